@@ -131,13 +131,12 @@ SegmentationNetwork::Logits SegmentationNetwork::logits(const Tensor& images) {
 
 Tensor SegmentationNetwork::forward(const Tensor& x) { return upsampled_to(logits(x).main, x); }
 
-Tensor SegmentationNetwork::loss(const Tensor& x, const Tensor& targets,
+Tensor SegmentationNetwork::loss(const Logits& small, const Tensor& targets,
                                  const CrossEntropyOptions& options, double auxiliary_weight) {
-  const Logits small = logits(x);
-  const Tensor loss = cross_entropy(upsampled_to(small.main, x), targets, options);
+  const Tensor loss = cross_entropy(upsampled_to(small.main, targets), targets, options);
   if (!small.auxiliary.defined()) return loss;
   return loss +
-         cross_entropy(upsampled_to(small.auxiliary, x), targets, options) * auxiliary_weight;
+         cross_entropy(upsampled_to(small.auxiliary, targets), targets, options) * auxiliary_weight;
 }
 
 std::string SegmentationNetwork::describe() const {

@@ -55,7 +55,12 @@ class SegmentationNetwork : public Layer {
   /// auxiliary head times `auxiliary_weight`. Of each head it keeps the small logits' gradient path
   /// and one large tensor: the upsampled logits, which backward turns into their gradient.
   Tensor loss(const Tensor& x, const Tensor& targets, const CrossEntropyOptions& options = {},
-              double auxiliary_weight = 0.5);
+              double auxiliary_weight = 0.5) {
+    return loss(logits(x), targets, options, auxiliary_weight);
+  }
+  /// Returns the same of logits that logits() has returned.
+  static Tensor loss(const Logits& logits, const Tensor& targets,
+                     const CrossEntropyOptions& options = {}, double auxiliary_weight = 0.5);
   std::string describe() const override;
 
  protected:

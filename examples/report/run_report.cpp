@@ -9,6 +9,7 @@
 #include <tutti/core/memory.h>
 #include <tutti/core/parallel.h>
 #include <tutti/core/version.h>
+#include <tutti/data/transforms/masked.h>
 #include <tutti/data/transforms/resize.h>
 
 #include <fmt/chrono.h>
@@ -91,15 +92,20 @@ Json stragglers(const std::vector<Metrics>& rows) {
 
 // ---- Predictions and the confusion matrix
 
-// Returns the pixels of an image in base64, row by row.
-Json picture(const Tensor& image) {
+// Scales an image, or a masked one, down to what the page shows.
+Tensor shown_size(const Tensor& image, bool is_masked = false) {
   const std::int64_t longest = std::max(image.size(0), image.size(1));
   const auto scaled = [&](std::int64_t side) {
     return std::max<std::int64_t>(1, side * most_pixels / longest);
   };
-  const Tensor small = longest <= most_pixels
-                           ? image.contiguous()
-                           : data::resize(image, scaled(image.size(0)), scaled(image.size(1)));
+  if (longest <= most_pixels) return image.contiguous();
+  const std::int64_t height = scaled(image.size(0)), width = scaled(image.size(1));
+  return is_masked ? data::resize_masked(image, height, width) : data::resize(image, height, width);
+}
+
+// Returns the pixels of an image in base64, row by row.
+Json picture(const Tensor& image) {
+  const Tensor small = shown_size(image);
   const auto bytes = static_cast<int>(small.numel());
   std::string text(static_cast<std::size_t>((bytes + 2) / 3 * 4 + 1), '\0');  // ends with a NUL
   EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), small.data<std::uint8_t>(), bytes);
@@ -123,6 +129,24 @@ Json predictions(const std::vector<Prediction>& chosen, const TrainingData& data
                    {"predicted", p.predicted},
                    {"probability", p.probability},
                    {"image", picture(image_or_grey(*data.test, p.index))}});
+  return out;
+}
+
+// Returns pictures with the true and the predicted class of each pixel; null for classification.
+Json segmented(const RunReport& report) {
+  if (report.options.task == Task::classification) return {};
+  Json out = Json::array();
+  for (const auto& [index, predicted] : report.test.segmented) {
+    const Tensor masked = image_or_grey(*report.data.test, index), answer = predicted.unsqueeze(2);
+    if (masked.size(0) != answer.size(0) || masked.size(1) != answer.size(1) || masked.size(2) < 2)
+      continue;  // the file has changed since the test read it
+    const Tensor image = data::split_mask(masked).first, with_truth = shown_size(masked, true),
+                 with_answer = shown_size(data::join_mask(image, answer), true);
+    out.push_back({{"index", index},
+                   {"image", picture(data::split_mask(with_truth).first)},
+                   {"truth", picture(data::split_mask(with_truth).second)},
+                   {"predicted", picture(data::split_mask(with_answer).second)}});
+  }
   return out;
 }
 
@@ -235,6 +259,9 @@ Json to_json(const RunReport& report) {
             {"confused", confused(test)},
             {"wrong", predictions(test.wrong, report.data)},
             {"right", predictions(test.right, report.data)}}},
+          {"score", report.options.task == Task::segmentation ? "mIoU" : "Test accuracy"},
+          {"segmented", segmented(report)},
+          {"program", program_name(report.options.task)},
           {"step_times", step_times(report.step_times)},
           {"on_cuda", report.device.is_cuda()},
           {"stragglers", stragglers(report.rows)},

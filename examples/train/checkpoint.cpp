@@ -119,7 +119,8 @@ Checkpoint unpack(const RunState& packed) {
 
 // A step has at most the global batch, or one sample of each rank where that is smaller.
 void check_samples(const TrainOptions& options, const Checkpoint& c) {
-  const std::int64_t most = std::max<std::int64_t>(options.batch_size, c.ranks());
+  const std::int64_t most = std::max<std::int64_t>(options.batch_size, c.ranks()) *
+                            labels_per_image(options);
   if (c.samples / most > c.step)
     fail<CheckpointError>("its metadata have {} samples after {} steps of at most {}", c.samples,
                           c.step, most);
@@ -278,7 +279,7 @@ void keep_best(const TrainOptions& options, const std::vector<Metrics>& rows,
   if (!std::isfinite(rows.back().test_loss.value_or(0))) return;
   const Metadata kept = read_best(options);
   const double kept_accuracy =
-      kept.empty() ? -1 : std::strtod(value_of(kept, "test_accuracy").c_str(), nullptr);
+      kept.empty() ? -1 : std::strtod(value_of(kept, score_key(options)).c_str(), nullptr);
   if (rows.back().test_accuracy.value_or(0) > kept_accuracy)
     save_safetensors(best_path(options), state, metadata);
 }
@@ -286,9 +287,9 @@ void keep_best(const TrainOptions& options, const std::vector<Metrics>& rows,
 std::string describe_best(const TrainOptions& options) {
   const Metadata best = read_best(options);
   if (best.empty()) return "best     none: no epoch was tested since --keep-best was given";
-  return fmt::format("best     {} (epoch {}, test accuracy {:.4f})", best_path(options),
-                     value_of(best, "epoch"),
-                     std::strtod(value_of(best, "test_accuracy").c_str(), nullptr));
+  return fmt::format("best     {} (epoch {}, {} {:.4f})", best_path(options),
+                     value_of(best, "epoch"), score_name(options),
+                     std::strtod(value_of(best, score_key(options)).c_str(), nullptr));
 }
 
 void keep_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint,

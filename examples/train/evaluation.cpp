@@ -1,11 +1,14 @@
 #include "evaluation.h"
 
+#include "options.h"
+
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/core/create.h>
 #include <tutti/core/error.h>
 #include <tutti/core/trace.h>
 #include <tutti/nn/batch_norm/recompute_statistics.h>
+#include <tutti/nn/confusion_matrix.h>
 #include <tutti/nn/functional/loss.h>
 
 #include <fmt/format.h>
@@ -321,6 +324,54 @@ LossAndAccuracy evaluate(nn::Layer& net, data::DataLoader& loader, const Process
   }
   net.train();
   return sums.take(group);
+}
+
+namespace {
+
+TestDetails details_of(const Tensor& counts) {
+  TestDetails details{.classes = counts.size(0)};
+  const auto* const first = counts.data<std::int64_t>();
+  details.confusion.assign(first, first + counts.numel());
+  for (std::int64_t c = 0; c < details.classes; ++c) {
+    details.samples.push_back(
+        std::reduce(first + c * details.classes, first + (c + 1) * details.classes));
+    details.correct.push_back(details.count(c, c));
+  }
+  return details;
+}
+
+}  // namespace
+
+LossAndAccuracy evaluate_pixels(nn::Layer& net, data::DataLoader& loader, std::int64_t classes,
+                                const ProcessGroup& group, Device device, TestDetails* details) {
+  const trace::Span span("evaluate");
+  constexpr std::int64_t most_shown = 8;
+  const std::int64_t between = std::max<std::int64_t>(loader.batches_per_epoch() / most_shown, 1);
+  const NoGrad no_grad;
+  net.eval();
+  LossSums sums(device);
+  nn::ConfusionMatrix matrix(classes, no_class);
+  std::vector<std::pair<std::int64_t, Tensor>> shown;
+  while (const auto batch = loader.next()) {
+    sums.count(batch->global_size);
+    if (batch->images.size(0) == 0) continue;
+    const Tensor logits = net(batch->images.to(device)), masks = batch->labels.to(device),
+                 predicted = argmax(logits, 1);
+    const Tensor loss = nn::cross_entropy(
+        logits, masks, {.reduction = nn::LossReduction::sum, .ignore_index = no_class});
+    sums.add(loss / static_cast<double>(masks.numel()), predicted, masks);
+    matrix.add(predicted, masks);
+    if (batch->number % between == 0 && std::ssize(shown) < most_shown)
+      shown.emplace_back(batch->indices[0], predicted.select(0, 0).to(uint8).to(Device::cpu()));
+  }
+  net.train();
+  matrix.all_reduce(group);
+  if (details) {
+    *details = details_of(matrix.counts());
+    details->segmented = std::move(shown);
+  }
+  const double score = matrix.mean_iou();  // NaN where no pixel has a class
+  return {.loss = sums.take(group).loss, .accuracy = std::isnan(score) ? 0 : score};
 }
 
 // ---- batch norm check

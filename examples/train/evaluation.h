@@ -14,6 +14,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tutti::examples {
@@ -106,6 +107,10 @@ struct TestDetails {
   std::vector<Prediction> wrong = {}, right = {};
 
   static constexpr std::int64_t most_confusion_classes = 1000;
+  /// With segmentation, samples are pixels; some pictures that rank 0 has tested, with the class
+  /// that the network says of each pixel, uint8 (height, width).
+  std::vector<std::pair<std::int64_t, Tensor>> segmented = {};
+
   /// Returns how many samples of class `label` were taken for `predicted`; needs `confusion`.
   std::int64_t count(std::int64_t label, std::int64_t predicted) const {
     return confusion[static_cast<std::size_t>(label * classes + predicted)];
@@ -137,6 +142,13 @@ class TestRecorder {
 /// `recorder` is given the answer to every image, unless it is null.
 LossAndAccuracy evaluate(nn::Layer& net, data::DataLoader& loader, const ProcessGroup& group,
                          Device device, TestRecorder* recorder = nullptr);
+
+/// The same for a network that classifies pixels, and a loader of single pictures, which may have
+/// different sizes. Returns the mean over the pictures of the mean loss of their pixels, and as
+/// accuracy the mean IoU over all pixels. The counts of all classes travel in one collective.
+LossAndAccuracy evaluate_pixels(nn::Layer& net, data::DataLoader& loader, std::int64_t classes,
+                                const ProcessGroup& group, Device device,
+                                TestDetails* details = nullptr);
 
 /// The result of --bn-report at the end of an epoch.
 struct BatchNormCheck {

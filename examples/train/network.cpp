@@ -1,5 +1,6 @@
 #include "network.h"
 
+#include "../unet.h"
 #include "checkpoint.h"
 #include "trainer.h"
 #include "training_data.h"
@@ -10,6 +11,7 @@
 #include <tutti/nn/freeze.h>
 #include <tutti/nn/linear.h>
 #include <tutti/nn/resnet.h>
+#include <tutti/nn/segmentation.h>
 
 #include <fmt/ranges.h>
 #include <algorithm>
@@ -19,9 +21,30 @@
 
 namespace tutti::examples {
 
+const std::vector<std::string>& segmentation_names() {
+  static const std::vector<std::string> names{"fcn_resnet50", "fcn_resnet101", "deeplabv3_resnet50",
+                                              "deeplabv3_resnet101", "unet"};
+  return names;
+}
+
+std::shared_ptr<nn::Layer> make_network(const TrainOptions& o, const TrainingData& data) {
+  if (o.task == Task::classification)
+    return nn::resnet(
+        o.model,
+        {.classes = data.classes, .channels = data.channels, .zero_init_residual = o.zero_init});
+  const SegmentationOptions& s = o.segmentation;
+  if (o.model == "unet")
+    return std::make_shared<UNet>(
+        UNet::Options{.channels = data.channels, .classes = data.classes, .width = s.width});
+  return nn::segmentation_network(
+      o.model, {.classes = data.classes, .auxiliary = s.auxiliary > 0, .channels = data.channels});
+}
+
 namespace {
 
 using Entries = std::map<std::string, Tensor>;
+
+const std::string backbone = "backbone.";  // what its entries begin with
 
 struct WeightsFile {
   std::string path;
@@ -129,6 +152,18 @@ std::string differences(const WeightsFile& file, const nn::ModelCard& own) {
   return names.empty() ? "" : fmt::format("\nthe file's model card differs in {}", names);
 }
 
+// Makes the entries of a ResNet's file those of a backbone, without its head. Returns whether they
+// are to be loaded so.
+bool move_to_backbone(Entries& file, const nn::Module& net) {
+  if (!dynamic_cast<const nn::SegmentationNetwork*>(&net) || !file.contains("conv1.weight"))
+    return false;
+  Entries moved;
+  for (const auto& [name, tensor] : file)
+    if (!name.starts_with("fc.")) moved[backbone + name] = tensor;
+  file = std::move(moved);
+  return true;
+}
+
 }  // namespace
 
 std::string load_weights(const TrainOptions& options, const TrainingData& data, nn::Module& net) {
@@ -136,6 +171,11 @@ std::string load_weights(const TrainOptions& options, const TrainingData& data, 
   const Head head = find_head(net);
   std::string line = "weights from " + source_of(file);
   StateDict own = net.state_dict();
+  const bool is_backbone = !options.test_only && move_to_backbone(file.tensors, net);
+  if (is_backbone) {
+    std::erase_if(own, [](const auto& entry) { return !entry.first.starts_with(backbone); });
+    line += ", for the backbone";
+  }
   const std::int64_t classes = options.test_only ? 0 : classes_of_other_head(file.tensors, head);
   if (classes > 0) {
     const auto is_of_head = [&](const auto& e) { return e.first.starts_with(head.path + "."); };
@@ -155,7 +195,7 @@ std::string load_weights(const TrainOptions& options, const TrainingData& data, 
                           error.what(), options.model,
                           model.empty() ? "" : ", the file says " + model);
   }
-  net.load_state_dict({file.tensors.begin(), file.tensors.end()}, classes == 0);
+  net.load_state_dict({file.tensors.begin(), file.tensors.end()}, classes == 0 && !is_backbone);
   return line + differences(file, model_card(options, data));
 }
 
@@ -174,7 +214,7 @@ std::string load_weights_on_rank_0(const TrainOptions& options, const TrainingDa
 void check_start(const TrainOptions& options, const TrainingData& data, bool resumes) {
   const bool reads = (!options.weights.empty() && !resumes) || options.test_only;
   if (!reads && options.freeze.empty()) return;
-  const auto net = nn::resnet(options.model, {.classes = data.classes, .channels = data.channels});
+  const auto net = make_network(options, data);
   if (reads) load_weights(options, data, *net);
   if (!options.freeze.empty()) freeze_layers(options, *net);
 }
@@ -232,6 +272,13 @@ std::vector<Tensor> trained_parameters(const nn::Module& net) {
   for (const Tensor& parameter : net.parameters())
     if (parameter.requires_grad()) trained.push_back(parameter);
   return trained;
+}
+
+std::size_t trained_in_backbone(const nn::Module& net) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(net.named_parameters(), [](const auto& parameter) {
+        return parameter.first.starts_with(backbone) && parameter.second.requires_grad();
+      }));
 }
 
 }  // namespace tutti::examples

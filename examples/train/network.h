@@ -8,14 +8,26 @@
 #include <tutti/distributed/process_group.h>
 #include <tutti/nn/module.h>
 
+#include <memory>
+#include <string>
+#include <vector>
+
 namespace tutti::examples {
+
+/// Returns the names that --model takes with train_segmentation.
+const std::vector<std::string>& segmentation_names();
+
+/// Makes the network that options.model names, with random weights. Throws a ValueError for an
+/// unknown name.
+std::shared_ptr<nn::Layer> make_network(const TrainOptions& options, const TrainingData& data);
 
 /// Loads weights and buffers into `net`, and returns the line that says from where. The file is
 /// options.weights, or, with options.test_only and without it, model.safetensors or else the
 /// checkpoint of the run folder. It holds a state dict, or is a checkpoint.
 ///
 /// A head (the last Linear) for another number of classes stays as it is in `net`, and the line
-/// says so; with options.test_only it is an error. Throws a CheckpointError of one line, which
+/// says so; with options.test_only it is an error. The weights of a ResNet go into the backbone of
+/// a segmentation network. Throws a CheckpointError of one line, which
 /// names the file and the entry, and changes nothing, where any other entry is missing, unknown, or
 /// of another shape or kind of numbers; and a UsageError where there is no file to test.
 std::string load_weights(const TrainOptions& options, const TrainingData& data, nn::Module& net);
@@ -40,5 +52,7 @@ std::string describe_parameters(const nn::Module& net);
 
 /// Returns the parameters that are not frozen.
 std::vector<Tensor> trained_parameters(const nn::Module& net);
+/// Returns how many of them, the first ones, belong to the backbone of a segmentation network.
+std::size_t trained_in_backbone(const nn::Module& net);
 
 }  // namespace tutti::examples

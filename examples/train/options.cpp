@@ -4,6 +4,7 @@
 // depend on other options, and what does not go together.
 #include "options.h"
 
+#include "network.h"
 #include "training_data.h"
 #include "training_step.h"
 
@@ -18,8 +19,10 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <limits>
@@ -305,6 +308,35 @@ std::vector<Option> data_options(TrainOptions& o) {
   };
 }
 
+// Returns what segmentation has in place of data_options().
+std::vector<Option> segmentation_options(TrainOptions& o) {
+  SegmentationOptions& s = o.segmentation;
+  return {
+      {"--data", path(o.data), is_unchecked, always,
+       "Folder whose train/ and val/ have images/, masks/ (PNG files of equal names) and "
+       "classes.txt"},
+      {"--model", name_of(o.model, segmentation_names()), must_equal, always,
+       fmt::format("{}", fmt::join(segmentation_names(), ", "))},
+      {"--width", plain(s.width, between<std::int64_t>(1, 1024)), must_equal, always,
+       "Channels of a unet at full resolution; each of its four levels doubles them"},
+      {"--auxiliary-loss", plain(s.auxiliary, not_negative()), must_equal, always,
+       "Weight of the loss of an auxiliary head on the third stage, such as 0.5; 0 for no such "
+       "head"},
+      {"--crop", plain(s.crop, between<std::int64_t>(1, 16384)), must_equal, always,
+       "Side of the squares that training sees; tests see whole pictures"},
+      {"--min-scale", plain(s.min_scale, between(0.01, 100.0)), must_equal, training,
+       "Smallest factor by which training pictures are scaled before they are cropped"},
+      {"--max-scale", plain(s.max_scale, between(0.01, 100.0)), must_equal, training,
+       "Largest such factor"},
+      {"--workers", plain(o.workers, between(0, 256)), is_unchecked, always,
+       "Threads that load images for each rank; 0 loads between the steps"},
+      {"--backbone-lr", plain(o.optimizer.backbone_lr, between(0.0, 1.0)), must_equal, training,
+       "Learning rate of the backbone as a part of that of the heads, such as 0.1"},
+      {"--batch-norm", one_of(o.sync_bn, {{"sync", true}, {"local", false}}), must_equal, always,
+       "Batch normalisation over the global batch (sync), or over each rank's own part of it"},
+  };
+}
+
 std::vector<Option> length_options(TrainOptions& o) {
   return {
       {"--epochs", plain(o.epochs, positive(1'000'000)), may_change, training,
@@ -333,14 +365,16 @@ std::vector<Option> optimizer_options(TrainOptions& all) {
       {"--optimizer", name_of(o.name, optimizer_names()), must_equal, training,
        "sgd, adam, adamw or lars"},
       {"--lr", plain(o.lr, positive(), false), may_change, training,
-       "Highest learning rate of the schedule (default: 0.1; 0.001 for adam and adamw)"},
+       fmt::format("Highest learning rate of the schedule (default: {}; 0.001 for adam and adamw)",
+                   default_options(all.task).optimizer.lr)},
       {"--momentum", plain(o.momentum, between(0.0, 0.9999)), must_equal, training,
        "Momentum of sgd and lars; with --schedule one_cycle 0 cycles it against the rate, 0.95 to "
        "0.85 and back"},
       {"--nesterov,!--no-nesterov", flag(o.nesterov), must_equal, training,
        "Nesterov's momentum in sgd (the default), or the plain one"},
       {"--weight-decay", plain(o.weight_decay, not_negative(), false), must_equal, training,
-       "Weight decay (default: 0.0005; 0 for adam, 0.01 for adamw)"},
+       fmt::format("Weight decay (default: {}; 0 for adam, 0.01 for adamw)",
+                   default_options(all.task).optimizer.weight_decay)},
       {"--norm-decay,!--no-norm-decay", flag(o.norm_decay), must_equal, training,
        "Weight decay of the weights of normalisation and of all biases, too (the default), or of "
        "the other weights only"},
@@ -360,9 +394,9 @@ std::vector<Option> optimizer_options(TrainOptions& all) {
 std::vector<Option> schedule_options(ScheduleOptions& s) {
   return {
       {"--schedule", name_of(s.name, schedule_names()), must_equal, training,
-       "Learning rate over the run: one_cycle (up and down), cosine (down to 0), steps (down by "
-       "--gamma after each of --milestones), constant, or plateau (down by --gamma where the test "
-       "loss stays)"},
+       "Learning rate over the run: one_cycle (up and down), cosine (down to 0), poly (down to 0, "
+       "nearly in a line), steps (down by --gamma after each of --milestones), constant, or "
+       "plateau (down by --gamma where the test loss stays)"},
       {"--warmup",
        plain(s.warmup,
              in_range<std::int64_t>(0, 1'000'000, "a whole number of 0 to 1000000", "NONNEGATIVE")),
@@ -455,7 +489,8 @@ std::vector<Option> weights_options(TrainOptions& o) {
   return {
       {"--weights", path(o.weights), is_unchecked, always,
        "Begin with the weights of this safetensors file: of a run, of a checkpoint, or of "
-       "import_torchvision.py; a head for another number of classes is replaced by a fresh one"},
+       "import_torchvision.py; a head for another number of classes is replaced by a fresh one, "
+       "and train_segmentation takes those of a ResNet for the backbone"},
       {"--freeze", patterns(o.freeze), must_equal, training,
        "Do not train what matches these patterns, as in 'conv1.*,bn1.*,layer1.*'; batch "
        "normalisation among it uses its running statistics; may be given several times"},
@@ -497,9 +532,18 @@ std::vector<Option> output_options(TrainOptions& o) {
   };
 }
 
-// Returns the table, whose values refer to `o`.
-std::vector<OptionSection> option_table(TrainOptions& o) {
-  return {{"Data and model", data_options(o)},
+// Removes the options that mean nothing where each pixel has a class.
+void keep_those_of_segmentation(std::vector<OptionSection>& table) {
+  for (OptionSection& section : table)
+    std::erase_if(section.options, [](const Option& option) {
+      constexpr std::array others{"--recipe", "--sharded", "--uneven", "--sync-bn"};
+      return std::ranges::count(others, option.flag()) > 0;
+    });
+}
+
+std::vector<OptionSection> whole_table(TrainOptions& o) {
+  const bool segments = o.task == Task::segmentation;
+  return {{"Data and model", segments ? segmentation_options(o) : data_options(o)},
           {"Length of the run", length_options(o)},
           {"Optimizer", optimizer_options(o)},
           {"Learning rate", schedule_options(o.schedule)},
@@ -508,6 +552,13 @@ std::vector<OptionSection> option_table(TrainOptions& o) {
           {"Device and precision", device_options(o)},
           {"Weights", weights_options(o)},
           {"Run and output", output_options(o)}};
+}
+
+// Returns the table of the options' task, whose values refer to `o`.
+std::vector<OptionSection> option_table(TrainOptions& o) {
+  std::vector<OptionSection> table = whole_table(o);
+  if (o.task == Task::segmentation) keep_those_of_segmentation(table);
+  return table;
 }
 
 constexpr const char* exit_codes =
@@ -642,9 +693,25 @@ std::vector<Rule> run_rules(const TrainOptions& o) {
        "records steps of one backward pass: leave out --accumulate"},
       {"--allow-tf32", !o.device.is_cpu(), "needs --device cuda"},
       {"--autotune", !o.device.is_cpu(), "needs --device cuda"},
-      {"--sync-bn-scope", o.sync_bn, "has no effect with --no-sync-bn: leave out one of the two"},
+      {"--sync-bn-scope", o.sync_bn,
+       fmt::format("has no effect with {}: leave out one of the two",
+                   o.task == Task::segmentation ? "--batch-norm local" : "--no-sync-bn")},
       {"--resume", !o.overwrite,
        "goes on with the run that --overwrite removes: use one of the two"},
+  };
+}
+
+std::vector<Rule> segmentation_rules(const TrainOptions& o) {
+  const SegmentationOptions& s = o.segmentation;
+  const bool is_unet = o.model == "unet";
+  return {
+      {"--width", is_unet, fmt::format("needs --model unet, not {}", o.model)},
+      {"--auxiliary-loss", !is_unet, "needs a network with a backbone, not unet"},
+      {"--backbone-lr", !is_unet, "needs a network with a backbone, not unet"},
+      {"--min-scale", s.min_scale <= s.max_scale,
+       fmt::format("{} must not be above --max-scale {}", s.min_scale, s.max_scale)},
+      {"--max-scale", s.min_scale <= s.max_scale,
+       fmt::format("{} must not be below --min-scale {}", s.max_scale, s.min_scale)},
   };
 }
 
@@ -660,7 +727,8 @@ std::vector<Rule> test_rules(const TrainOptions& options) {
 }
 
 void check_rules(const TrainOptions& options, const FlagGiven& is_given) {
-  for (const auto rules : {test_rules, data_rules, optimizer_rules, schedule_rules, run_rules})
+  for (const auto rules :
+       {test_rules, data_rules, optimizer_rules, schedule_rules, run_rules, segmentation_rules})
     for (const Rule& rule : rules(options))
       if (!rule.works && is_given(rule.flag)) fail<UsageError>("{} {}", rule.flag, rule.otherwise);
 }
@@ -672,6 +740,11 @@ void complete(TrainOptions& o, const FlagGiven& is_given) {
   check_rules(o, is_given);
   if (!is_given("--cuda-graph"))
     o.cuda_graph = o.device.is_cuda() && o.accumulate == 1 && !o.sharded;
+  if (o.task == Task::segmentation) {
+    if (o.data.empty()) fail<UsageError>("--data DIR is missing; --help explains the flags");
+    const std::filesystem::path folder = std::filesystem::path(o.data) / "";
+    if (const auto name = folder.parent_path().filename(); !name.empty()) o.dataset = name;
+  }
   const bool is_folder = o.dataset == "folder";
   if (is_folder && o.image_size == 0) o.image_size = 224;
   if (is_folder && !is_given("--model") && o.recipe.empty()) o.model = "resnet18";
@@ -731,13 +804,44 @@ const std::vector<std::string>& recipe_names() {
   return names;
 }
 
+const char* program_name(Task task) {
+  return task == Task::segmentation ? "train_segmentation" : "train_resnet";
+}
+
+const char* score_name(const TrainOptions& options) {
+  return options.task == Task::segmentation ? "mIoU" : "test accuracy";
+}
+
+const char* score_key(const TrainOptions& options) {
+  return options.task == Task::segmentation ? "test_miou" : "test_accuracy";
+}
+
+// Those of segmentation follow torchvision's references/segmentation.
+TrainOptions default_options(Task task) {
+  TrainOptions o;
+  if (task == Task::classification) return o;
+  o.task = task;
+  o.dataset = "segmentation";
+  o.model = "fcn_resnet50";
+  o.epochs = 30;
+  o.batch_size = 16;
+  o.optimizer.lr = 0.01;
+  o.optimizer.nesterov = false;
+  o.optimizer.weight_decay = 1e-4;
+  o.schedule.name = "poly";
+  return o;
+}
+
 bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) {
+  const std::string name = program_name(o.task);
   CLI::App app(
-      "Trains a ResNet on images, on one rank or many, with synchronised batch normalisation.\n"
-      "Ranks are threads of this process (--ranks N) or processes (mpirun -n N train_resnet ...); "
-      "the same\nseed and global batch give the same loss curve in every arrangement, unless "
-      "images are mixed.",
-      "train_resnet");
+      fmt::format(
+          "Trains a {} on images, on one rank or many, with synchronised batch normalisation.\n"
+          "Ranks are threads of this process (--ranks N) or processes (mpirun -n N {} ...); "
+          "the same\nseed and global batch give the same loss curve in every arrangement, unless "
+          "images are mixed.",
+          o.task == Task::segmentation ? "network that classifies each pixel" : "ResNet", name),
+      name);
   add_flags(app, o);
   try {
     app.parse(argc, argv);
@@ -752,7 +856,10 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
   } catch (const CLI::ParseError& error) {
     throw UsageError(std::string(error.what()) + "; --help explains the flags");
   }
-  complete(o, [&](const std::string& flag) { return app.count(flag) > 0; });
+  complete(o, [&](const std::string& flag) {
+    const CLI::Option* const option = app.get_option_no_throw(flag);  // null in the other program
+    return option && option->count() > 0;
+  });
   return true;
 }
 
@@ -765,7 +872,7 @@ std::string options_of_checkpoint(const TrainOptions& o) { return comparable(o).
 void check_same_options(const TrainOptions& options, const std::string& of_checkpoint) {
   const Json before = Json::parse(of_checkpoint, nullptr, false), now = comparable(options);
   if (!before.is_object()) fail<CheckpointError>("its options cannot be read");
-  TrainOptions o = options, defaults;
+  TrainOptions o = options, defaults = default_options(o.task);
   const Json by_default = comparable(defaults);
   for_each_option(o, [&](const Option& option) {
     const std::string name = option.name();

@@ -14,6 +14,13 @@
 
 namespace tutti::examples {
 
+/// Whether a network says the class of an image, or that of each pixel. train_resnet trains the
+/// first, train_segmentation the second.
+enum class Task { classification, segmentation };
+
+/// Returns "train_resnet" or "train_segmentation".
+const char* program_name(Task task);
+
 /// How weights are updated.
 struct OptimizerOptions {
   std::string name = "sgd";  ///< sgd, adam, adamw or lars
@@ -26,11 +33,12 @@ struct OptimizerOptions {
   bool norm_decay = true;  ///< Weights of normalisation and biases decay, too.
   double clip_norm = 0;    ///< The largest norm of all gradients together; 0 for any.
   double ema = 0;          ///< The decay of averaged weights, tested and saved; 0 for none.
+  double backbone_lr = 1;  ///< The rate of the backbone as a part of that of the heads.
 };
 
 /// How the learning rate changes in a run.
 struct ScheduleOptions {
-  std::string name = "one_cycle";  ///< one_cycle, cosine, steps, constant or plateau
+  std::string name = "one_cycle";  ///< one_cycle, cosine, poly, steps, constant or plateau
   /// Epochs in which the rate rises to its highest value, before the rest.
   std::int64_t warmup = 0;
   std::vector<std::int64_t> milestones = {};  ///< of steps: epochs after which the rate falls
@@ -46,7 +54,17 @@ struct AugmentationOptions {
   double cutmix = 0;  ///< alpha of the Beta distribution of pasted areas; 0 for none
 };
 
+/// What segmentation needs to know.
+struct SegmentationOptions {
+  std::int64_t crop = 256;                ///< the side of the squares that training sees
+  double min_scale = 0.5, max_scale = 2;  ///< of images, before they are cropped
+  double auxiliary = 0;     ///< the weight of an auxiliary head's loss; 0 for no such head
+  std::int64_t width = 64;  ///< the channels of a U-Net at full resolution
+};
+
 struct TrainOptions {
+  Task task = Task::classification;
+  SegmentationOptions segmentation = {};
   std::string dataset = "fashion-mnist";
   std::string data;  ///< The folder of the data files; empty for the dataset's usual one.
   std::int64_t image_size = 0;  ///< of a folder: height and width that the network gets; else 0
@@ -112,14 +130,32 @@ struct TrainOptions {
   std::string out;           ///< The run folder; empty for runs/DATASET-MODEL.
 };
 
+/// Returns the options of a program without flags.
+TrainOptions default_options(Task task);
+
+/// The value of pixels without a class.
+constexpr std::int64_t no_class = 255;
+
+/// Returns how many labels a training image has: one, or one for each pixel.
+inline std::int64_t labels_per_image(const TrainOptions& options) {
+  const std::int64_t side = options.segmentation.crop;
+  return options.task == Task::segmentation ? side * side : 1;
+}
+
+/// Returns what a test measures, as a person reads it and as a key: "test accuracy" and
+/// "test_accuracy", or "mIoU" and "test_miou".
+const char* score_name(const TrainOptions& options);
+const char* score_key(const TrainOptions& options);
+
 /// A wrong flag or value. The message is one line.
 class UsageError : public Error {
  public:
   using Error::Error;
 };
 
-/// Reads the command line into `options`. Returns false where help or the version was asked for,
-/// after printing it (if `print_help`). Throws a UsageError.
+/// Reads the command line into `options`, which are default_options() of a task. Returns false
+/// where help or the version was asked for, after printing it (if `print_help`). Throws a
+/// UsageError.
 bool parse(int argc, const char* const* argv, TrainOptions& options, bool print_help = true);
 
 /// Returns the names that --recipe takes.

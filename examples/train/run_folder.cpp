@@ -195,7 +195,7 @@ void flush(std::FILE* out) {
   if (std::fflush(out) == 0 && !std::ferror(out)) return;
   const int error = errno;
   if ((error == EPIPE || error == EIO) && std::freopen("/dev/null", "w", out)) {
-    std::fputs("train_resnet: nobody reads what it prints any more, so it goes on in silence\n",
+    std::fputs("the trainer: nobody reads what it prints any more, so it goes on in silence\n",
                stderr);
     return;
   }
@@ -203,8 +203,13 @@ void flush(std::FILE* out) {
                   std::strerror(error));
 }
 
-Progress::Progress(std::FILE* out, const RunLength& length, std::int64_t first_step)
-    : out_(out), terminal_(is_terminal(out)), length_(length), first_step_(first_step) {}
+Progress::Progress(std::FILE* out, const RunLength& length, std::int64_t first_step,
+                   std::string score)
+    : out_(out),
+      terminal_(is_terminal(out)),
+      length_(length),
+      first_step_(first_step),
+      score_(std::move(score)) {}
 
 void Progress::say(const std::string& line) {
   if (!out_) return;
@@ -231,9 +236,8 @@ void Progress::update(const Metrics& m) {
 }
 
 void Progress::epoch_done(const Metrics& m) {
-  say(fmt::format("epoch {}/{}  {}  test loss {:.4f}  test accuracy {:.4f}", m.epoch,
-                  length_.epochs, describe(m), m.test_loss.value_or(0),
-                  m.test_accuracy.value_or(0)));
+  say(fmt::format("epoch {}/{}  {}  test loss {:.4f}  {} {:.4f}", m.epoch, length_.epochs,
+                  describe(m), m.test_loss.value_or(0), score_, m.test_accuracy.value_or(0)));
 }
 
 std::int64_t Progress::step_in_epoch(const Metrics& m) const {
@@ -285,7 +289,7 @@ void add_straggler_report(nlohmann::ordered_json& row,
                                    {"largest", 1e3 * skew.largest_seconds}};
 }
 
-std::string line_of(const Metrics& m) {
+std::string line_of(const Metrics& m, const char* score) {
   nlohmann::ordered_json row{{"epoch", m.epoch},
                              {"step", m.step},
                              {"train_loss", m.train_loss},
@@ -294,7 +298,7 @@ std::string line_of(const Metrics& m) {
                              {"learning_rate", m.learning_rate},
                              {"data_waiting", m.data_waiting}};
   if (m.test_loss) row["test_loss"] = *m.test_loss;
-  if (m.test_accuracy) row["test_accuracy"] = *m.test_accuracy;
+  if (m.test_accuracy) row[score] = *m.test_accuracy;
   if (m.stragglers) add_straggler_report(row, *m.stragglers);
   return row.dump() + "\n";
 }
@@ -317,7 +321,7 @@ RunLog::RunLog(const TrainOptions& options, bool is_rank_0, std::FILE* screen,
     : options_(options),
       has_folder_(is_rank_0 && !options.out.empty()),
       first_step_(first_step),
-      progress_(is_rank_0 ? screen : nullptr, length, first_step) {}
+      progress_(is_rank_0 ? screen : nullptr, length, first_step, score_name(options)) {}
 
 void RunLog::open(std::vector<Metrics> rows) {
   rows_ = std::move(rows);
@@ -330,7 +334,7 @@ void RunLog::open(std::vector<Metrics> rows) {
   std::string lines;
   for (const Metrics& m : rows_) {
     std::string line;
-    lines += std::getline(old, line) && !old.eof() ? line + "\n" : line_of(m);
+    lines += std::getline(old, line) && !old.eof() ? line + "\n" : line_of(m, score_key(options_));
   }
   write_file_atomically(path("metrics.jsonl"), lines);
   metrics_.open(path("metrics.jsonl"), std::ios::app);
@@ -349,7 +353,7 @@ void RunLog::check_metrics() const {
 void RunLog::add_row(const Metrics& row) {
   rows_.push_back(row);
   if (!has_folder_) return;
-  metrics_ << line_of(row) << std::flush;
+  metrics_ << line_of(row, score_key(options_)) << std::flush;
   check_metrics();
   if (events_) events_->add(row.step, scalars_of(row));
 }

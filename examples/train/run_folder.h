@@ -57,8 +57,9 @@ void flush(std::FILE* out);
 class Progress {
  public:
   /// Writes to `out`, which it never closes; null shows nothing. `first_step` steps were made
-  /// earlier, by another process.
-  Progress(std::FILE* out, const RunLength& length, std::int64_t first_step);
+  /// earlier, by another process. `score` names what a test measures.
+  Progress(std::FILE* out, const RunLength& length, std::int64_t first_step,
+           std::string score = "test accuracy");
 
   /// Prints a line that stays.
   void say(const std::string& line);
@@ -79,6 +80,7 @@ class Progress {
   bool terminal_;
   RunLength length_;
   std::int64_t first_step_;
+  std::string score_;
   Clock::time_point start_ = Clock::now(), shown_ = start_;
 };
 

@@ -90,13 +90,11 @@ std::optional<Checkpoint> find_checkpoint(const TrainOptions& o, const ProcessGr
 // Returns the network that the run begins with, and the line about the file of its weights. Only
 // rank 0 has the values of the file; DataParallel copies them to the other ranks. `resumes`: a
 // checkpoint replaces all values later.
-std::shared_ptr<nn::ResNet> make_net(const TrainOptions& o, const TrainingData& data,
-                                     const ProcessGroup& group, Device device, bool resumes,
-                                     std::string& weights_line) {
+std::shared_ptr<nn::Layer> make_net(const TrainOptions& o, const TrainingData& data,
+                                    const ProcessGroup& group, Device device, bool resumes,
+                                    std::string& weights_line) {
   manual_seed(o.seed);
-  auto net = nn::resnet(
-      o.model,
-      {.classes = data.classes, .channels = data.channels, .zero_init_residual = o.zero_init});
+  auto net = make_network(o, data);
   net->to(device, storage_dtype(o), o.memory_format);
   if (o.sync_bn) nn::convert_sync_batchnorm(*net, statistics_group(o, group));
   if (o.recompute_output) nn::set_recompute_output(*net);
@@ -180,7 +178,7 @@ TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
       test_loader_(data.test, test_loader_options(options, data, group, device_)),
       statistics_batches_(statistics_batches(options, data, group, device_)),
       length_(find_length(options, batches_, group)),
-      optimization_(trained_parameters(*net_), options, length_),
+      optimization_(trained_parameters(*net_), options, length_, trained_in_backbone(*net_)),
       log_(options, group.rank() == 0, screen, length_, checkpoint_ ? checkpoint_->step : 0),
       straggler_monitor_(group),
       stop_(group, stop),
@@ -260,7 +258,7 @@ void TrainingRun::train_step(const data::Batch& batch) {
   const trace::Span span([&] { return fmt::format("step {}", step_ + 1); });
   captured_step_.run({batch.images, batch.labels, batch.soft_labels}, batch.global_size);
   step_timer_.count_step();
-  sums_.count(batch.global_size);
+  sums_.count(batch.global_size * labels_per_image(options_));
   row_.epoch = step_ / length_.steps_per_epoch + 1;
   row_.step = ++step_;
   optimization_.advance_schedule();
@@ -305,7 +303,8 @@ void TrainingRun::start_row() {
 // Takes the time of the row that ends. In a run that is resumed behind the row's last step it stays
 // 0.
 void TrainingRun::end_row() {
-  const auto samples = static_cast<double>(sums_.samples() - samples_before_row_);
+  const auto samples =
+      static_cast<double>((sums_.samples() - samples_before_row_) / labels_per_image(options_));
   const std::chrono::duration<double> time = Clock::now() - row_start_,
                                       waited = batches_.waited() - waited_before_row_;
   row_.images_per_second = samples / time.count();
@@ -350,7 +349,7 @@ void TrainingRun::check_batch_norm() {
   if (ema_) exchange.emplace(*ema_);
   batch_norm_check_ = examples::check_batch_norm(
       *net_, [this] { statistics_batches_->run(*net_, row_.epoch); },
-      [this] { return evaluate(*net_, test_loader_, group_, device_); }, group_);
+      [this] { return evaluate_net(false); }, group_);
   batch_norm_check_->batches = statistics_batches_->count();
   log_.say(to_string(*batch_norm_check_));
 }
@@ -370,12 +369,19 @@ StateDict TrainingRun::tested_weights() {
   return weights;
 }
 
+LossAndAccuracy TrainingRun::evaluate_net(bool records) {
+  if (options_.task == Task::classification)
+    return evaluate(*net_, test_loader_, group_, device_, records ? &test_recorder_ : nullptr);
+  return evaluate_pixels(*net_, test_loader_, data_.classes, group_, device_,
+                         records ? &pixels_ : nullptr);
+}
+
 // Tests these weights.
 LossAndAccuracy TrainingRun::test_weights() {
   std::optional<optim::ExponentialMovingAverage::Exchange> exchange;
   if (ema_) exchange.emplace(*ema_);
   if (options_.recompute_statistics > 0) recompute_statistics();
-  return evaluate(*net_, test_loader_, group_, device_, &test_recorder_);
+  return evaluate_net(true);
 }
 
 void TrainingRun::evaluate_epoch() {
@@ -397,10 +403,10 @@ void TrainingRun::evaluate_epoch() {
 }
 
 LossAndAccuracy TrainingRun::test() {
-  const LossAndAccuracy result = evaluate(*net_, test_loader_, group_, device_);
+  const LossAndAccuracy result = evaluate_net(false);
   say_replaced_files();
-  log_.say(fmt::format("test loss {:.4f}  test accuracy {:.4f}  on {} images", result.loss,
-                       result.accuracy, data_.test->size()));
+  log_.say(fmt::format("test loss {:.4f}  {} {:.4f}  on {} images", result.loss,
+                       score_name(options_), result.accuracy, data_.test->size()));
   return result;
 }
 
@@ -413,7 +419,7 @@ void TrainingRun::stop_early() {
   const Metrics* const best = best_row(rows);
   log_.say(fmt::format("stopped early after epoch {} of {}: no {} (--patience {})",
                        rows.back().epoch, length_.epochs,
-                       best ? fmt::format("better test accuracy than {:.4f} of epoch {}",
+                       best ? fmt::format("better {} than {:.4f} of epoch {}", score_name(options_),
                                           *best->test_accuracy, best->epoch)
                             : "test has had a finite loss",
                        options_.patience));
@@ -431,13 +437,13 @@ Metadata TrainingRun::weights_metadata() const {
   metadata["dataset"] = options_.dataset;
   metadata["epoch"] = std::to_string(tested.epoch);
   metadata["step"] = std::to_string(tested.step);
-  metadata["test_accuracy"] = fmt::format("{}", tested.test_accuracy.value_or(0));
+  metadata[score_key(options_)] = fmt::format("{}", tested.test_accuracy.value_or(0));
   return metadata;
 }
 
 // Writes the page of the run folder. This call is collective.
 void TrainingRun::write_report() {
-  TestDetails test = test_recorder_.take(group_);
+  TestDetails test = options_.task == Task::segmentation ? pixels_ : test_recorder_.take(group_);
   std::vector<StepTimes> step_times = step_timer_.take(group_);
   if (!log_.has_folder()) return;
   log_.write_report(to_html({.options = options_,
@@ -475,7 +481,7 @@ TrainResult TrainingRun::finish() {
         fmt::format("the weights are averages over the steps (--ema {})", options_.optimizer.ema));
   say_replaced_files();
   if (const std::string line = straggler_summary(result.rows); !line.empty()) log_.say(line);
-  log_.say(fmt::format("test accuracy {:.4f}", result.test_accuracy));
+  log_.say(fmt::format("{} {:.4f}", score_name(options_), result.test_accuracy));
   return result;
 }
 

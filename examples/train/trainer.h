@@ -15,7 +15,6 @@
 #include <tutti/distributed/agreement.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>
 #include <tutti/distributed/diagnostics/straggler_monitor.h>
-#include <tutti/nn/resnet.h>
 #include <tutti/optim/captured_step.h>
 #include <tutti/optim/exponential_moving_average.h>
 
@@ -140,6 +139,7 @@ class TrainingRun {
   void share_buffers();
   void check_batch_norm();
   void recompute_statistics();
+  LossAndAccuracy evaluate_net(bool records);
   LossAndAccuracy test_weights();
   StateDict tested_weights();
   void continue_from(const Checkpoint& checkpoint);
@@ -158,7 +158,7 @@ class TrainingRun {
   const Metadata described_data_;         // for checkpoints; on rank 0 of a run with a folder
   std::optional<Checkpoint> checkpoint_;  // where the run continues from; none after begin()
   std::string weights_line_;              // what make_net() says of --weights
-  const std::shared_ptr<nn::ResNet> net_;
+  const std::shared_ptr<nn::Layer> net_;
   distributed::DataParallel data_parallel_;
   TrainingBatches batches_;
   data::DataLoader test_loader_;
@@ -176,6 +176,7 @@ class TrainingRun {
   TrainingStep training_step_;
   optim::CapturedStep captured_step_;
   TestRecorder test_recorder_;
+  TestDetails pixels_;  // of the last test, in segmentation, which has no use for the recorder
 
   std::int64_t step_ = 0;                           // steps made so far
   bool is_stopped_early_ = false;                   // by options.patience

@@ -10,20 +10,22 @@
 #include <tutti/core/trace.h>
 #include <tutti/data/cifar.h>
 #include <tutti/data/idx.h>
+#include <tutti/data/segmentation_folder.h>
 #include <tutti/data/transforms/crop.h>
 #include <tutti/data/transforms/flip.h>
+#include <tutti/data/transforms/masked.h>
 #include <tutti/data/transforms/mixup.h>
 #include <tutti/data/transforms/normalize.h>
 #include <tutti/distributed/backend.h>
 #include <tutti/distributed/broadcast_text.h>
 #include <tutti/nn/batch_norm/layer.h>
-#include <tutti/nn/resnet.h>
 
 #include <algorithm>
 #include <array>
 #include <iterator>
 #include <map>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 namespace tutti::examples {
@@ -115,14 +117,49 @@ const KnownDataset* find_dataset(const std::string& name) {
 }
 
 // Returns what `folder` lacks of the classes of another one; empty where it has them all.
-std::string describe_missing(const std::string& folder, const std::vector<std::string>& own,
-                             const std::vector<std::string>& others) {
-  std::vector<std::string> missing;  // both lists are sorted
+std::string describe_missing(const std::string& folder, std::vector<std::string> own,
+                             std::vector<std::string> others) {
+  std::vector<std::string> missing;
+  std::ranges::sort(own);
+  std::ranges::sort(others);
   std::set_difference(others.begin(), others.end(), own.begin(), own.end(),
                       std::back_inserter(missing));
   if (missing.empty()) return {};
   return fmt::format("; {} lacks '{}'{}", folder, excerpt(missing[0]),
                      missing.size() == 1 ? "" : fmt::format(" and {} more", missing.size() - 1));
+}
+
+void check_classes(const std::string& train_path, const std::vector<std::string>& classes,
+                   const std::string& test_path, const std::vector<std::string>& others) {
+  if (classes != others)
+    fail<DataError>("{} and {} have different classes{}{}", train_path, test_path,
+                    describe_missing(test_path, others, classes),
+                    describe_missing(train_path, classes, others));
+  if (classes.size() < 2)
+    fail<DataError>("{} has one class only, '{}'; expected at least two", train_path,
+                    excerpt(classes[0]));
+}
+
+const std::vector<float> imagenet_mean{0.485f, 0.456f, 0.406f},
+    imagenet_deviation{0.229f, 0.224f, 0.225f};
+
+TrainingData load_segmentation_folder(const TrainOptions& o) {
+  const std::string train_path = o.data + "/train", test_path = o.data + "/val";
+  const auto train = std::make_shared<data::SegmentationFolder>(train_path);
+  const auto test = std::make_shared<data::SegmentationFolder>(test_path);
+  const SegmentationOptions& s = o.segmentation;
+  check_classes(train_path, train->class_names(), test_path, test->class_names());
+  return {.train = train,
+          .test = test,
+          .channels = 3,
+          .classes = static_cast<std::int64_t>(train->class_names().size()),
+          .image_size = s.crop,
+          .class_names = train->class_names(),
+          .mean = imagenet_mean,
+          .deviation = imagenet_deviation,
+          .train_transforms = {data::RandomMaskedScale(s.min_scale, s.max_scale),
+                               data::RandomMaskedCrop(s.crop), data::RandomHorizontalFlip()},
+          .are_files = true};
 }
 
 TrainingData load_folder(const TrainOptions& options) {
@@ -132,14 +169,8 @@ TrainingData load_folder(const TrainOptions& options) {
   const auto train = std::make_shared<data::ImageFolder>(train_path, how);
   how.decode.min_size = resize_size;  // a random part of a training image may be enlarged instead
   const auto test = std::make_shared<data::ImageFolder>(test_path, how);
-  const std::vector<std::string> classes = train->class_names(), others = test->class_names();
-  if (classes != others)
-    fail<DataError>("{} and {} have different classes{}{}", train_path, test_path,
-                    describe_missing(test_path, others, classes),
-                    describe_missing(train_path, classes, others));
-  if (classes.size() < 2)
-    fail<DataError>("{} has one class only, '{}'; expected at least two folders", train_path,
-                    excerpt(classes[0]));
+  const std::vector<std::string> classes = train->class_names();
+  check_classes(train_path, classes, test_path, test->class_names());
   return {
       .train = train,
       .test = test,
@@ -148,10 +179,11 @@ TrainingData load_folder(const TrainOptions& options) {
       .image_size = size,
       .resize_size = resize_size,
       .class_names = classes,
-      .mean = {0.485f, 0.456f, 0.406f},  // of ImageNet
-      .deviation = {0.229f, 0.224f, 0.225f},
+      .mean = imagenet_mean,
+      .deviation = imagenet_deviation,
       .train_transforms = {data::RandomResizedCrop({.size = size}), data::RandomHorizontalFlip()},
       .test_transforms = {data::Resize(resize_size), data::CenterCrop(size)},
+      .are_files = true,
       .folders = {train, test}};
 }
 
@@ -178,6 +210,8 @@ std::string default_folder(const std::string& name) {
 }
 
 TrainingData load_training_data(const TrainOptions& options) {
+  if (options.task == Task::segmentation)
+    return with_fingerprints(load_segmentation_folder(options));
   if (options.dataset == "synthetic") return make_synthetic();
   if (options.dataset == "folder") return with_fingerprints(load_folder(options));
   const KnownDataset* const known = find_dataset(options.dataset);
@@ -300,11 +334,10 @@ std::string describe(const std::int64_t* numbers) {
 }  // namespace
 
 Metadata describe_images(const TrainingData& data) {
-  const bool are_files = !data.folders.empty();
   return {{"train_images", std::to_string(data.train->size())},
-          {"train_fingerprint", fingerprint(*data.train, are_files)},
+          {"train_fingerprint", fingerprint(*data.train, data.are_files)},
           {"test_images", std::to_string(data.test->size())},
-          {"test_fingerprint", fingerprint(*data.test, are_files)}};
+          {"test_fingerprint", fingerprint(*data.test, data.are_files)}};
 }
 
 Metadata describe_data(const TrainOptions& options, const TrainingData& data) {
@@ -371,8 +404,15 @@ data::DataLoader::Options loader_options(const TrainOptions& o, const TrainingDa
                                          std::vector<data::Transform> transforms,
                                          std::vector<data::BatchTransform> batch_transforms,
                                          Device device) {
-  transforms.push_back(
-      data::Normalize({.mean = data.mean, .deviation = data.deviation, .format = o.memory_format}));
+  data::Transform last =
+      data::Normalize({.mean = data.mean, .deviation = data.deviation, .format = o.memory_format});
+  if (o.task == Task::segmentation) {
+    last = data::OnImage(std::move(last));
+    batch_transforms.emplace_back([](data::Batch& batch, std::span<Generator>) {
+      std::tie(batch.images, batch.labels) = data::split_masks(batch.images);
+    });
+  }
+  transforms.push_back(std::move(last));
   if (const DType dtype = storage_dtype(o); dtype != float32)
     batch_transforms.emplace_back([dtype](data::Batch& batch, std::span<Generator>) {
       batch.images = batch.images.to(dtype);
@@ -452,7 +492,10 @@ data::DataLoader::Options test_loader_options(const TrainOptions& o, const Train
   // memory as in training.
   constexpr std::int64_t small_side = 64;
   const std::int64_t least = data.image_size <= small_side ? 250 : 1;
-  options.sampler = {.batch_size = std::max(micro_batch_size(o), least),
+  // Pictures of different sizes come one by one.
+  options.sampler = {.batch_size = o.task == Task::segmentation
+                                       ? group.size()
+                                       : std::max(micro_batch_size(o), least),
                      .shuffle = false,
                      .rank = group.rank(),
                      .ranks = group.size()};
@@ -587,7 +630,7 @@ Scopes gather_scopes(const TrainOptions& o, const ProcessGroup& group) {
 // if there is none.
 std::string layer_with_one_position(const TrainOptions& o, const TrainingData& data) {
   const NoGrad no_grad;
-  const auto net = nn::resnet(o.model, {.classes = data.classes, .channels = data.channels});
+  const auto net = make_network(o, data);
   freeze_layers(o, *net);
   std::string found;
   for (const auto& [path, module] : net->named_modules())

@@ -44,7 +44,8 @@ struct TrainingData {
   std::vector<data::Transform> train_transforms = {}, test_transforms = {};
   /// Numbers and fingerprints of all images (describe_images()). shard() keeps them.
   Metadata images = {};
-  /// The folders that the images are read from, on demand; empty for images in memory.
+  bool are_files = false;  ///< whether images are read from files, on demand
+  /// The folders whose broken files may be replaced.
   std::vector<std::shared_ptr<const data::ImageFolder>> folders = {};
 };
 

@@ -6,13 +6,16 @@
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
 #include <tutti/core/trace.h>
+#include <tutti/nn/functional/interpolate.h>
 #include <tutti/nn/functional/loss.h>
+#include <tutti/nn/segmentation.h>
 #include <tutti/optim/adam.h>
 #include <tutti/optim/clip.h>
 #include <tutti/optim/lars.h>
 #include <tutti/optim/sgd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <type_traits>
 
@@ -28,28 +31,25 @@ bool schedules_momentum(const OptimizerOptions& o, const ScheduleOptions& schedu
   return (o.name == "sgd" || o.name == "lars") && o.momentum == 0 && schedule.name == "one_cycle";
 }
 
-// Returns the parameters as one group, or as two: `exempt` changes the options of the second one.
-template <class Options, class Exempt>
-std::vector<optim::ParameterGroup<Options>> groups_of(const std::vector<Tensor>& parameters,
-                                                      bool norm_decay, const Options& options,
-                                                      const Exempt& exempt) {
-  if (norm_decay) return {{parameters, options}};
-  optim::ParameterGroup<Options> decayed{{}, options}, exempted{{}, options};
-  exempt(exempted.options);
-  for (const Tensor& parameter : parameters)
-    (parameter.rank() <= 1 ? exempted : decayed).parameters.push_back(parameter);
-  std::vector<optim::ParameterGroup<Options>> groups{std::move(decayed), std::move(exempted)};
-  std::erase_if(groups, [](const auto& group) { return group.parameters.empty(); });
-  return groups;
-}
-
+// Makes an optimizer of one to four groups: of the heads and of the backbone, and of each the
+// parameters without decay.
 template <class Method, class Options>
-std::unique_ptr<optim::Optimizer> make(const std::vector<Tensor>& parameters, bool norm_decay,
+std::unique_ptr<optim::Optimizer> make(const std::vector<Tensor>& parameters,
+                                       std::size_t of_backbone, const OptimizerOptions& o,
                                        const Options& options) {
-  return std::make_unique<Method>(groups_of(parameters, norm_decay, options, [](Options& o) {
-    o.weight_decay = 0;
-    if constexpr (std::is_same_v<Method, optim::LARS>) o.adapt = false;
-  }));
+  std::vector<optim::ParameterGroup<Options>> groups(4, {{}, options});
+  for (std::size_t g = 0; g < 4; ++g) {
+    if (g >= 2) groups[g].options.lr *= o.backbone_lr;
+    if (g % 2 == 0) continue;
+    groups[g].options.weight_decay = 0;
+    if constexpr (std::is_same_v<Method, optim::LARS>) groups[g].options.adapt = false;
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const bool is_exempt = !o.norm_decay && parameters[i].rank() <= 1;
+    groups[(i < of_backbone ? 2 : 0) + (is_exempt ? 1 : 0)].parameters.push_back(parameters[i]);
+  }
+  std::erase_if(groups, [](const auto& group) { return group.parameters.empty(); });
+  return std::make_unique<Method>(groups);
 }
 
 }  // namespace
@@ -60,30 +60,31 @@ const std::vector<std::string>& optimizer_names() {
 }
 
 const std::vector<std::string>& schedule_names() {
-  static const std::vector<std::string> names{"one_cycle", "cosine", "steps", "constant",
-                                              "plateau"};
+  static const std::vector<std::string> names{"one_cycle", "cosine",   "poly",
+                                              "steps",     "constant", "plateau"};
   return names;
 }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerOptions& o,
                                                  const ScheduleOptions& schedule,
-                                                 const std::vector<Tensor>& parameters) {
+                                                 const std::vector<Tensor>& parameters,
+                                                 std::size_t of_backbone) {
   const double momentum = schedules_momentum(o, schedule) ? 0.95 : o.momentum;
   if (o.name == "sgd")
-    return make<optim::SGD>(parameters, o.norm_decay,
+    return make<optim::SGD>(parameters, of_backbone, o,
                             optim::SGD::Options{.lr = o.lr,
                                                 .momentum = momentum,
                                                 .weight_decay = o.weight_decay,
                                                 .nesterov = o.nesterov && momentum > 0});
   if (o.name == "adam")
-    return make<optim::Adam>(parameters, o.norm_decay,
+    return make<optim::Adam>(parameters, of_backbone, o,
                              optim::Adam::Options{.lr = o.lr, .weight_decay = o.weight_decay});
   if (o.name == "adamw")
-    return make<optim::AdamW>(parameters, o.norm_decay,
+    return make<optim::AdamW>(parameters, of_backbone, o,
                               optim::AdamW::Options{.lr = o.lr, .weight_decay = o.weight_decay});
   if (o.name == "lars")
     return make<optim::LARS>(
-        parameters, o.norm_decay,
+        parameters, of_backbone, o,
         optim::LARS::Options{.lr = o.lr, .momentum = momentum, .weight_decay = o.weight_decay});
   fail<ValueError>("unknown optimizer '{}'", o.name);
 }
@@ -99,6 +100,11 @@ optim::Schedule make_schedule(const ScheduleOptions& o, const RunLength& length)
   if (o.name == "cosine") {
     // --max-steps may end the run within the warm-up.
     schedule = optim::cosine({.steps = std::max<std::int64_t>(length.steps - warmup, 1)});
+  } else if (o.name == "poly") {
+    schedule = [steps = std::max<std::int64_t>(length.steps - warmup, 1)](std::int64_t step) {
+      return std::pow(1 - static_cast<double>(std::min(step, steps)) / static_cast<double>(steps),
+                      0.9);
+    };
   } else if (o.name == "steps") {
     // Milestones are epochs of the run; the schedule counts its steps from the end of the warm-up.
     std::vector<std::int64_t> milestones;
@@ -121,8 +127,8 @@ optim::Schedule make_momentum_schedule(const OptimizerOptions& o, const Schedule
 // ---- optimization
 
 Optimization::Optimization(std::vector<Tensor> parameters, const TrainOptions& o,
-                           const RunLength& length)
-    : optimizer_(make_optimizer(o.optimizer, o.schedule, parameters)),
+                           const RunLength& length, std::size_t of_backbone)
+    : optimizer_(make_optimizer(o.optimizer, o.schedule, parameters, of_backbone)),
       schedule_(*optimizer_, make_schedule(o.schedule, length),
                 make_momentum_schedule(o.optimizer, o.schedule, length)),
       clip_norm_(o.optimizer.clip_norm) {
@@ -248,29 +254,42 @@ void TrainingStep::run(const data::Batch& batch) {
   parts_.optimization.update();
 }
 
-void TrainingStep::compute_gradients(const data::Batch& batch) {
-  const bool is_mixed = batch.soft_labels.defined();
-  Tensor logits, loss_sum;
-  {
-    const trace::Span span("forward");
-    const StepTimer::Scope scope(parts_.timer, StepPart::forward);
-    logits = parts_.net(batch.images);
-    loss_sum = nn::cross_entropy(logits, is_mixed ? batch.soft_labels : batch.labels,
-                                 {.reduction = nn::LossReduction::sum,
-                                  .label_smoothing = parts_.options.augmentation.label_smoothing});
+// Small logits answer for the pixels around theirs, because those of all pixels together would take
+// as much memory as the loss.
+TrainingStep::Forward TrainingStep::forward(const data::Batch& batch) const {
+  const trace::Span span("forward");
+  const StepTimer::Scope scope(parts_.timer, StepPart::forward);
+  const bool is_mixed = batch.soft_labels.defined(), segments = batch.labels.rank() == 3;
+  const Tensor& labels = is_mixed ? batch.soft_labels : batch.labels;
+  const nn::CrossEntropyOptions how{.reduction = nn::LossReduction::sum,
+                                    .ignore_index = segments ? no_class : -100,
+                                    .label_smoothing = parts_.options.augmentation.label_smoothing};
+  auto* const with_heads = dynamic_cast<nn::SegmentationNetwork*>(&parts_.net);
+  if (!with_heads) {
+    const Tensor logits = parts_.net(batch.images);
+    return {nn::cross_entropy(logits, labels, how), argmax(logits.detach(), 1)};
   }
+  const auto logits = with_heads->logits(batch.images);
+  const Tensor answers = argmax(logits.main.detach(), 1).to(float32).unsqueeze(1),
+               all = nn::interpolate(answers, {.size = {labels.size(1), labels.size(2)}});
+  return {with_heads->loss(logits, labels, how, parts_.options.segmentation.auxiliary),
+          all.select(1, 0).to(int64)};
+}
+
+void TrainingStep::compute_gradients(const data::Batch& batch) {
+  const auto [loss_sum, answers] = forward(batch);
   {
     const StepTimer::Scope scope(parts_.timer, StepPart::backward);
     // DataParallel averages over the ranks. With this factor the average is the gradient of the
     // mean loss over the global batch.
-    parts_.optimization.backward(loss_sum *
-                                 (static_cast<double>(parts_.data_parallel.group().size()) /
-                                  static_cast<double>(batch.global_size)));
+    parts_.optimization.backward(
+        loss_sum * (static_cast<double>(parts_.data_parallel.group().size()) /
+                    static_cast<double>(batch.global_size * labels_per_image(parts_.options))));
   }
   // Of a mixed image the answer that counts is the class that it shows most of.
   // A loss that is not finite ends the run, so that logits need no look of their own.
-  parts_.sums.add(loss_sum, argmax(logits.detach(), 1),
-                  is_mixed ? argmax(batch.soft_labels, 1) : batch.labels);
+  parts_.sums.add(loss_sum, answers,
+                  batch.soft_labels.defined() ? argmax(batch.soft_labels, 1) : batch.labels);
 }
 
 }  // namespace tutti::examples

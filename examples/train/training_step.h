@@ -31,11 +31,13 @@ const std::vector<std::string>& schedule_names();
 
 /// Makes the optimizer of this name for the parameters. Without options.norm_decay those with one
 /// dimension, which are the weights and biases of normalisation and the biases of other layers, are
-/// a group of their own without weight decay (and without LARS's local rate). Throws a ValueError
-/// for an unknown name.
+/// a group of their own without weight decay (and without LARS's local rate). The first
+/// `of_backbone` parameters have the rate of the backbone, in groups of their own. Throws a
+/// ValueError for an unknown name.
 std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerOptions& options,
                                                  const ScheduleOptions& schedule,
-                                                 const std::vector<Tensor>& parameters);
+                                                 const std::vector<Tensor>& parameters,
+                                                 std::size_t of_backbone = 0);
 
 /// Returns the factor on the learning rate, and the momentum where the schedule sets it (else an
 /// empty function), for a run of this length. Throws a ValueError for an unknown name.
@@ -48,9 +50,9 @@ std::int64_t warmup_steps(const ScheduleOptions& options, const RunLength& lengt
 
 class Optimization {
  public:
-  /// The schedule fits a run of this length.
-  Optimization(std::vector<Tensor> parameters, const TrainOptions& options,
-               const RunLength& length);
+  /// The schedule fits a run of this length. `of_backbone` is that of make_optimizer().
+  Optimization(std::vector<Tensor> parameters, const TrainOptions& options, const RunLength& length,
+               std::size_t of_backbone = 0);
   Optimization(const Optimization&) = delete;
   Optimization& operator=(const Optimization&) = delete;
 
@@ -157,6 +159,11 @@ class TrainingStep {
   void run(const data::Batch& batch);
 
  private:
+  /// The sum of the losses of a micro batch, and the classes that the network says.
+  struct Forward {
+    Tensor loss_sum, answers;
+  };
+  Forward forward(const data::Batch& micro_batch) const;
   void compute_gradients(const data::Batch& micro_batch);
 
   Parts parts_;

@@ -280,6 +280,7 @@ TEST(Recipe, SchedulesHaveTheValuesOfTheirFormulas) {
                  {{0, 1}, {11, 1}, {12, 0.1}, {23, 0.1}, {24, 0.01}, {39, 0.01}});
   expect_factors({.name = "steps", .warmup = 2, .milestones = {3, 6}, .gamma = 0.5},
                  {{0, 0.01}, {8, 1}, {11, 1}, {12, 0.5}, {24, 0.25}});
+  expect_factors({.name = "poly"}, {{0, 1}, {20, std::pow(0.5, 0.9)}, {40, 0}});
   expect_factors({.name = "cosine"}, {{0, 1}, {10, 0.5 + std::sqrt(0.5) / 2}, {20, 0.5}, {40, 0}});
   expect_factors({.name = "cosine", .warmup = 2}, {{0, 0.01}, {8, 1}, {24, 0.5}, {40, 0}});
   // A run that --max-steps ends within the warm-up.

@@ -1,0 +1,193 @@
+// make_scenes: writes scenes for segmentation without a network: articles of Fashion-MNIST, scaled,
+// turned, tinted and overlapping, on textured grounds of varied light. Class 0 is the ground.
+//   make_scenes DIR [--train 2000] [--val 200] [--size 64] [--seed 1] [--data FOLDER]
+// writes DIR/train and DIR/val as data::SegmentationFolder reads them. Sides of the scenes are
+// size to 1.25 size pixels. The same flags give the same files. Errors are one line on standard
+// error and exit status 2.
+#include "png_file.h"
+
+#include <tutti/core/create.h>
+#include <tutti/core/excerpt.h>
+#include <tutti/core/random.h>
+#include <tutti/data/idx.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <numbers>
+#include <vector>
+using namespace tutti;
+
+namespace {
+
+constexpr std::array class_names{"ground",  "T-shirt/top", "trouser",   "pullover",
+                                 "dress",   "coat",        "sandal",    "shirt",
+                                 "sneaker", "bag",         "ankle boot"};
+
+struct Scene {
+  Tensor image, mask;  // uint8 (height, width, 3) and (height, width, 1)
+};
+
+double uniform(Generator& random, double low, double high) { return random.uniform(low, high); }
+
+using Colour = std::array<double, 3>;
+
+Colour random_colour(Generator& random, double low, double high) {
+  return {uniform(random, low, high), uniform(random, low, high), uniform(random, low, high)};
+}
+
+std::uint8_t to_byte(double value) {
+  return static_cast<std::uint8_t>(std::lrint(std::clamp(value, 0.0, 255.0)));
+}
+
+// Fills the image with two waves of brightness over a colour, and noise.
+void paint_ground(Scene& scene, Generator& random) {
+  const Colour colour = random_colour(random, 40, 200);
+  std::array<double, 8> wave{};
+  for (std::size_t w = 0; w < 8; w += 4) {
+    wave[w] = uniform(random, -0.6, 0.6);
+    wave[w + 1] = uniform(random, -0.6, 0.6);
+    wave[w + 2] = uniform(random, 0, 2 * std::numbers::pi);
+    wave[w + 3] = uniform(random, 5, 25);
+  }
+  std::uint8_t* to = scene.image.data<std::uint8_t>();
+  for (std::int64_t y = 0; y < scene.image.size(0); ++y)
+    for (std::int64_t x = 0; x < scene.image.size(1); ++x) {
+      double texture = uniform(random, -12, 12);
+      for (std::size_t w = 0; w < 8; w += 4)
+        texture += wave[w + 3] * std::sin(wave[w] * static_cast<double>(x) +
+                                          wave[w + 1] * static_cast<double>(y) + wave[w + 2]);
+      for (const double channel : colour) *to++ = to_byte(channel + texture);
+    }
+}
+
+// Returns the grey value of an article, bilinearly; 0 outside.
+double grey_at(const Tensor& article, double row, double column) {
+  const std::int64_t height = article.size(0), width = article.size(1);
+  const double top = std::floor(row), left = std::floor(column);
+  double sum = 0;
+  for (const int corner : {0, 1, 2, 3}) {
+    const std::int64_t r = std::llrint(top) + corner / 2, c = std::llrint(left) + corner % 2;
+    if (r < 0 || r >= height || c < 0 || c >= width) continue;
+    sum += article.data<std::uint8_t>()[r * width + c] *
+           (1 - std::abs(row - static_cast<double>(r))) *
+           (1 - std::abs(column - static_cast<double>(c)));
+  }
+  return sum;
+}
+
+// Puts an article over what is there, and writes its class into the mask.
+void place(Scene& scene, const data::Sample& article, Generator& random) {
+  constexpr double visible = 40;  // darker pixels of an article are background
+  const std::int64_t height = scene.image.size(0), width = scene.image.size(1);
+  const double scale = uniform(random, 0.7, 1.5), angle = uniform(random, -0.6, 0.6),
+               cosine = std::cos(angle) / scale, sine = std::sin(angle) / scale,
+               middle_y = uniform(random, 0.2, 0.8) * static_cast<double>(height),
+               middle_x = uniform(random, 0.2, 0.8) * static_cast<double>(width);
+  const double half_height = static_cast<double>(article.image.size(0) - 1) / 2,
+               half_width = static_cast<double>(article.image.size(1) - 1) / 2;
+  const Colour tint = random_colour(random, 0.4, 1.2);
+  for (std::int64_t i = 0; i < height * width; ++i) {
+    const double down = static_cast<double>(i / width) - middle_y,
+                 right = static_cast<double>(i % width) - middle_x;
+    const double grey = grey_at(article.image, half_height + cosine * down + sine * right,
+                                half_width + cosine * right - sine * down);
+    if (grey < visible) continue;
+    scene.mask.data<std::uint8_t>()[i] = static_cast<std::uint8_t>(article.label + 1);
+    for (std::size_t c = 0; c < 3; ++c)
+      scene.image.data<std::uint8_t>()[3 * i + static_cast<std::int64_t>(c)] =
+          to_byte(grey * tint[c]);
+  }
+}
+
+// Makes one side of the scene darker than the other.
+void light(Scene& scene, Generator& random) {
+  const double left = uniform(random, 0.5, 1.2), right = uniform(random, 0.5, 1.2);
+  const std::int64_t width = scene.image.size(1);
+  std::uint8_t* const bytes = scene.image.data<std::uint8_t>();
+  for (std::int64_t i = 0; i < scene.image.numel(); ++i) {
+    const double at = static_cast<double>(i / 3 % width) / static_cast<double>(width);
+    bytes[i] = to_byte(bytes[i] * (left + (right - left) * at));
+  }
+}
+
+Scene make_scene(const data::Dataset& articles, std::int64_t size, Generator& random) {
+  const auto side = [&] {
+    return size + static_cast<std::int64_t>(uniform(random, 0, static_cast<double>(size) / 4));
+  };
+  const std::int64_t height = side(), width = side();
+  Scene scene{empty({height, width, 3}, {.dtype = uint8}),
+              zeros({height, width, 1}, {.dtype = uint8})};
+  paint_ground(scene, random);
+  const auto count = 2 + static_cast<int>(uniform(random, 0, 3));
+  for (int i = 0; i < count; ++i) {
+    const auto index = uniform(random, 0, static_cast<double>(articles.size()));
+    place(scene, articles.get(static_cast<std::int64_t>(index)), random);
+  }
+  light(scene, random);
+  return scene;
+}
+
+void write_folder(const std::string& folder, const data::Dataset& articles, std::int64_t count,
+                  std::int64_t size, std::uint64_t seed) {
+  for (const char* part : {"/images", "/masks"}) std::filesystem::create_directories(folder + part);
+  std::ofstream names(folder + "/classes.txt");
+  for (const char* name : class_names) names << name << '\n';
+  if (!names.flush()) fail<FileError>("cannot write '{}/classes.txt'", folder);
+  for (std::int64_t i = 0; i < count; ++i) {
+    Generator random(seed + static_cast<std::uint64_t>(i) * 2);
+    const Scene scene = make_scene(articles, size, random);
+    examples::write_png(fmt::format("{}/images/{:05}.png", folder, i), scene.image);
+    examples::write_png(fmt::format("{}/masks/{:05}.png", folder, i), scene.mask);
+  }
+}
+
+using Flags = std::map<std::string, std::string>;
+
+std::int64_t number(const Flags& flags, const std::string& name, std::int64_t least) {
+  const std::string& text = flags.at(name);
+  std::int64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || stop != end || value < least || value > 1'000'000)
+    fail<ValueError>("{}: expected a number from {} to 1000000, got '{}'", name, least,
+                     excerpt(text));
+  return value;
+}
+
+void run(const std::vector<std::string>& words) {
+  Flags flags{{"--train", "2000"},
+              {"--val", "200"},
+              {"--size", "64"},
+              {"--seed", "1"},
+              {"--data", "/usr/share/datasets/fashion-mnist"}};
+  for (std::size_t i = 1; i < words.size(); i += 2) {
+    if (!flags.contains(words[i]) || i + 1 == words.size()) flags.clear();
+    else flags[words[i]] = words[i + 1];
+    if (flags.empty()) break;
+  }
+  if (words.empty() || words[0].starts_with("--") || flags.empty())
+    fail<ValueError>(
+        "usage: make_scenes DIR [--train 2000] [--val 200] [--size 64] [--seed 1] [--data FOLDER]");
+  const std::int64_t size = number(flags, "--size", 8);
+  const auto seed = static_cast<std::uint64_t>(number(flags, "--seed", 0)) * 4'000'000;
+  write_folder(words[0] + "/train", *data::load_idx(flags["--data"], "train"),
+               number(flags, "--train", 1), size, seed);
+  write_folder(words[0] + "/val", *data::load_idx(flags["--data"], "t10k"),
+               number(flags, "--val", 1), size, seed + 1);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  run({argv + 1, argv + argc});
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "make_scenes: %s\n", escape_controls(error.what()).c_str());
+  return 2;
+}
