@@ -8,8 +8,9 @@ trap 'rm -rf "$work"' EXIT
 mapfile -t pages < <(git ls-files '*.md' | grep -v '^CHANGELOG.md$')
 
 # Names of other projects, which the pages compare with or say are missing here.
-others='CIFAR10 CIFAR100 FashionMNIST MPI_IN_PLACE NCCL_MAX_CTAS ONEDNN_MAX_CPU_ISA argsort cumsum einsum linalg
-mkldnn nonzero register_forward_hook set_epoch ucontext'
+others='CIFAR10 CIFAR100 FashionMNIST MPI_IN_PLACE NCCL_MAX_CTAS ONEDNN_MAX_CPU_ISA all_gather_object argsort
+create_graph cumprod decimals einsum fft linalg mkldnn nonzero register_forward_hook return_indices roll set_epoch
+triu ucontext'
 git ls-files >"$work/files"
 {
   grep -E '\.(h|cpp|cu|cuh|sh|cmake|py|in|txt|json)$' "$work/files" | xargs cat | grep -oE '[A-Za-z_][A-Za-z0-9_]*'

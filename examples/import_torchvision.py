@@ -95,16 +95,17 @@ def unwrap(state):
 
 
 def named_tensors(state, is_tensor, source):
-    """The tensors of a state dict, without the prefix of DataParallel."""
+    """The tensors of a state dict, without the prefixes of DataParallel, torch.compile and training frameworks."""
     if not isinstance(state, dict) or not state:
         raise ImportFailure(f"{source}: expected a state dict, got {type(state).__name__}; save model.state_dict()")
     for name, value in state.items():
         if not isinstance(name, str) or not is_tensor(value):
             raise ImportFailure(f"{source}: expected names and tensors, got {name!a}: {type(value).__name__}; save "
                                 "model.state_dict()")
-    prefix = "module."
-    strip = len(prefix) if all(name.startswith(prefix) for name in state) else 0
-    return {name[strip:]: value for name, value in state.items()}
+    for prefix in ("_orig_mod.", "module.", "_orig_mod.", "model."):
+        if all(name.startswith(prefix) for name in state):
+            state = {name[len(prefix):]: value for name, value in state.items()}
+    return state
 
 
 def load_pth(path):
@@ -113,6 +114,8 @@ def load_pth(path):
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # the reader has errors of many classes
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if "Unsupported" in str(error) or "GLOBAL" in str(error):
+            reason = "the file holds a pickled module or other objects: save model.state_dict()"
         raise ImportFailure(f"{path}: expected a state dict that torch.load(weights_only=True) reads: {reason}")
     return named_tensors(unwrap(state), torch.is_tensor, path)
 

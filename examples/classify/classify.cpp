@@ -20,6 +20,8 @@ Tensor preprocess(const Tensor& picture, const nn::ModelCard& card) {
 }
 // [/snippet]
 
+constexpr const char* usage = "usage: classify WEIGHTS PICTURE... [--top 5] [--bf16]";
+
 struct Arguments {
   std::string weights;
   std::vector<std::string> pictures;
@@ -43,11 +45,12 @@ Arguments parse(const std::vector<std::string>& words) {
     if (words[i] == "--bf16") arguments.bf16 = true;
     else if (words[i] == "--top" && i + 1 < words.size())
       arguments.top = positive_number(words[++i]);
+    else if (words[i].starts_with("--top=")) arguments.top = positive_number(words[i].substr(6));
     else if (words[i].starts_with("--"))
       throw ValueError("expected --top NUMBER or --bf16, got '" + excerpt(words[i]) + "'");
     else files.push_back(words[i]);
   }
-  if (files.size() < 2) throw ValueError("usage: classify WEIGHTS PICTURE... [--top 5] [--bf16]");
+  if (files.size() < 2) throw ValueError(usage);
   arguments.weights = files[0];
   arguments.pictures.assign(files.begin() + 1, files.end());
   return arguments;
@@ -71,7 +74,9 @@ void classify(const Arguments& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  classify(parse({argv + 1, argv + argc}));
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (std::ranges::count(words, "--help") > 0) return std::puts(usage) < 0;
+  classify(parse(words));
 } catch (const std::exception& error) {
   std::string line = error.what();
   std::ranges::replace(line, '\n', ' ');

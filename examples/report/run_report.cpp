@@ -21,6 +21,7 @@
 #include <sys/utsname.h>
 #include <algorithm>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <map>
 
@@ -60,10 +61,12 @@ Json columns(const std::vector<Metrics>& rows) {
   return out;
 }
 
-Json last_row(const std::vector<Metrics>& rows) {
+// Returns the means of the last epoch.
+Json last_epoch(const std::vector<Metrics>& rows) {
   if (rows.empty()) return {};
-  Json out{{"epoch", rows.back().epoch}, {"step", rows.back().step}};
-  for (const auto& [name, figure] : training_figures) out[name] = rows.back().*figure;
+  const Metrics means = epoch_means(rows);
+  Json out{{"epoch", means.epoch}, {"step", means.step}};
+  for (const auto& [name, figure] : training_figures) out[name] = means.*figure;
   return out;
 }
 
@@ -242,14 +245,20 @@ Json machine_facts(const ProcessGroup& group, Device device) {
           {"tutti", version()}};
 }
 
+// Returns the name of a folder of pictures, "folder pets", or of the dataset.
+std::string name_of_data(const TrainOptions& o) {
+  if (o.dataset != "folder") return o.dataset;
+  return "folder " + std::filesystem::absolute(o.data + "/.").parent_path().filename().string();
+}
+
 Json to_json(const RunReport& report) {
   const TestDetails& test = report.test;
-  return {{"title", fmt::format("{} on {}", report.options.model, report.options.dataset)},
+  return {{"title", fmt::format("{} on {}", report.options.model, name_of_data(report.options))},
           {"headline", report.headline},
           {"written", fmt::format("{:%Y-%m-%d %H:%M} UTC", fmt::gmtime(std::time(nullptr)))},
           {"epochs", report.length.epochs},
           {"steps", report.length.steps},
-          {"last", last_row(report.rows)},
+          {"last", last_epoch(report.rows)},
           {"rows", columns(report.rows)},
           {"tests", tests(report.rows)},
           {"class_names", report.data.class_names},

@@ -31,6 +31,28 @@ const Metrics* best_row(const std::vector<Metrics>& rows) {
   return best;
 }
 
+Metrics epoch_means(const std::vector<Metrics>& rows) {
+  Metrics means = rows.back();
+  double steps = 0, loss = 0, accuracy = 0, waiting = 0, timed_steps = 0, steps_over_speed = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const Metrics& row = rows[i];
+    if (row.epoch != means.epoch) continue;
+    const auto weight = static_cast<double>(row.step - (i > 0 ? rows[i - 1].step : 0));
+    steps += weight;
+    loss += weight * row.train_loss;
+    accuracy += weight * row.train_accuracy;
+    if (!(row.images_per_second > 0)) continue;  // the row's steps were another process's
+    timed_steps += weight;
+    steps_over_speed += weight / row.images_per_second;
+    waiting += weight * row.data_waiting / row.images_per_second;
+  }
+  means.train_loss = loss / steps;
+  means.train_accuracy = accuracy / steps;
+  means.images_per_second = timed_steps > 0 ? timed_steps / steps_over_speed : 0;
+  means.data_waiting = timed_steps > 0 ? waiting / steps_over_speed : 0;
+  return means;
+}
+
 bool is_tested(const std::vector<Metrics>& rows, std::int64_t step) {
   return !rows.empty() && rows.back().step == step && rows.back().test_accuracy;
 }
@@ -179,7 +201,7 @@ void LossSums::add(const Tensor& loss_sum, const Tensor& answers, const Tensor& 
 
 LossAndAccuracy LossSums::take(const ProcessGroup& group) {
   const std::vector<double> means = MetricSums::take(group);
-  return {.loss = means[0], .accuracy = means[1]};
+  return {.loss = std::isnan(means[0]) ? NAN : means[0], .accuracy = means[1]};  // never -nan
 }
 
 // ---- test details

@@ -44,6 +44,10 @@ struct Metrics {
 /// finite is never the best. Null if there is no other.
 const Metrics* best_row(const std::vector<Metrics>& rows);
 
+/// Returns the last row, which is one of the last epoch, with the means over that epoch's steps so
+/// far in place of its own training figures.
+Metrics epoch_means(const std::vector<Metrics>& rows);
+
 /// Returns whether the rows end with the test results of this step.
 bool is_tested(const std::vector<Metrics>& rows, std::int64_t step);
 

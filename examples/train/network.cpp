@@ -85,6 +85,15 @@ WeightsFile read(const std::string& path) {
   return file;
 }
 
+// Takes the prefixes of PyTorch's wrappers from the names, and adds the counters of batches that
+// old files lack.
+void complete(Entries& tensors, const StateDict& own) {
+  const StateDict state = nn::without_wrapper_prefix({tensors.begin(), tensors.end()}, own);
+  tensors = {state.begin(), state.end()};
+  for (const auto& [name, tensor] : own)
+    if (name.ends_with("num_batches_tracked")) tensors.emplace(name, tensor);
+}
+
 std::string text(const WeightsFile& file, const std::string& key) {
   const auto found = file.metadata.find(key);
   return found == file.metadata.end() ? "" : excerpt(found->second);
@@ -168,6 +177,7 @@ bool move_to_backbone(Entries& file, const nn::Module& net) {
 
 std::string load_weights(const TrainOptions& options, const TrainingData& data, nn::Module& net) {
   WeightsFile file = read(path_of(options));
+  complete(file.tensors, net.state_dict());
   const Head head = find_head(net);
   std::string line = "weights from " + source_of(file);
   StateDict own = net.state_dict();

@@ -288,6 +288,8 @@ std::vector<Option> data_options(TrainOptions& o) {
        is_unchecked, always,
        "With --dataset folder, pictures that cannot be decoded: fatal, or replaced by the next "
        "one, counted and named at the end"},
+      {"--check-files", flag(o.check_files), is_unsaved, always,
+       "With --dry-run and --dataset folder, decode every picture and list those that are broken"},
       {"--model", name_of(o.model, nn::resnet_names()), must_equal, always,
        fmt::format("{}; resnet20 to resnet56 are for small images; with --dataset folder the "
                    "default is resnet18",
@@ -634,6 +636,7 @@ struct Rule {
 };
 
 std::vector<Rule> data_rules(const TrainOptions& o) {
+  constexpr int most_loaders = 2048;  // of this process; systems allow a few times as many threads
   const bool is_folder = o.dataset == "folder";
   return {
       {"--dataset", !is_folder || !o.data.empty(),
@@ -641,6 +644,10 @@ std::vector<Rule> data_rules(const TrainOptions& o) {
       {"--image-size", is_folder,
        fmt::format("needs --dataset folder; {} has images of one size", o.dataset)},
       {"--broken-files", is_folder, "needs --dataset folder"},
+      {"--check-files", is_folder && o.dry_run, "needs --dataset folder and --dry-run"},
+      {"--workers", o.ranks * o.workers <= most_loaders,
+       fmt::format("{} for each of {} ranks would be {} threads, more than {}", o.workers, o.ranks,
+                   o.ranks * o.workers, most_loaders)},
       {"--uneven", o.sharded, "needs --sharded: else every rank has its part of each batch"},
       {"--accumulate", o.accumulate * o.ranks <= o.batch_size,
        fmt::format("{} needs an image of each rank in each part: --batch-size is {}", o.accumulate,
@@ -686,6 +693,8 @@ std::vector<Rule> schedule_rules(const TrainOptions& o) {
 
 std::vector<Rule> run_rules(const TrainOptions& o) {
   return {
+      {"--out", !o.out.empty(), "needs the name of a folder"},
+      {"--out", !o.out.starts_with('~'), "got a ~ that the shell has not replaced; write $HOME"},
       {"--precision", o.precision != float16 || !o.device.is_cpu(),
        "fp16 needs --device cuda; on the cpu use bf16; --help explains the flags"},
       {"--zero-init", o.weights.empty(), "has no effect with --weights, which sets these values"},

@@ -123,6 +123,7 @@ struct TrainOptions {
   bool overwrite = false;
   /// The program describes the run instead of making it.
   bool dry_run = false;
+  bool check_files = false;  ///< A dry run decodes every picture of a folder.
   /// The program tests weights instead of training.
   bool test_only = false;
   bool tensorboard = false;  ///< The run folder gets event files for TensorBoard.

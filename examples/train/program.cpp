@@ -12,6 +12,7 @@
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/excerpt.h>
+#include <tutti/core/parallel.h>
 #include <tutti/core/trace.h>
 #include <tutti/distributed/agreement.h>
 #include <tutti/distributed/backends.h>
@@ -154,8 +155,13 @@ Job prepare(int argc, char** argv, Task task, const ProcessGroup& world) {
     if (options.ranks > 1 && world.size() > 1)
       fail<UsageError>("--ranks {} and {} processes: use one of the two", options.ranks,
                        world.size());
-    if (options.device.is_cuda())
-      empty({1}, {.device = options.device});  // throws, with the reason, where there is none
+    if (options.device.is_cuda()) try {
+        empty({1}, {.device = options.device});  // throws, with the reason, where there is none
+      } catch (const DeviceError& error) {
+        const std::string why = error.what();
+        fail<UsageError>("--device cuda: {}; --device cpu needs none",
+                         why.substr(0, why.rfind(';')));
+      }
     const bool writes = world.rank() == 0 && !options.dry_run && !options.test_only;
     if (writes) job.lock.emplace(options);
     std::optional<Checkpoint> from;
@@ -224,7 +230,9 @@ int run(int argc, char** argv, Task task, const ProcessGroup& world) {
   if (job.options.dry_run) {
     on_all_processes(world, [&] {
       const int ranks = std::max(job.options.ranks, world.size());
-      if (world.rank() == 0) fmt::print("{}", describe_run(job.options, job.data, ranks));
+      if (world.rank() != 0) return;
+      fmt::print("{}", describe_run(job.options, job.data, ranks));
+      if (job.options.check_files) fmt::print("{}", check_files(job.data, available_cores()));
     });
     return exit_success;
   }
@@ -249,7 +257,9 @@ int run(int argc, char** argv, Task task, const ProcessGroup& world) {
   if (!is_stopped) return exit_success;
   // A launcher that sees the first rank end may send a signal to the others.
   distributed::ignore_stop_signals();
-  if (world.rank() == 0) fmt::print("go on with  {}\n", resume_command(argc, argv, world.size()));
+  if (world.rank() == 0)
+    fmt::print("go on with  {}{}\n", resume_command(argc, argv, world.size()),
+               world.size() > 1 ? "  (and the launcher's other flags, such as --hostfile)" : "");
   return exit_stopped;
 }
 

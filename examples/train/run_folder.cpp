@@ -187,7 +187,12 @@ bool is_launched() {
   return std::ranges::any_of(variables, [](const char* name) { return std::getenv(name); });
 }
 
-bool is_terminal(std::FILE* out) { return out && isatty(fileno(out)) && !is_launched(); }
+// Returns whether the line on the screen can be rewritten.
+bool is_terminal(std::FILE* out) {
+  const char* const kind = std::getenv("TERM");
+  return out && isatty(fileno(out)) && !is_launched() &&
+         std::string_view(kind ? kind : "") != "dumb";
+}
 
 }  // namespace
 
@@ -236,8 +241,9 @@ void Progress::update(const Metrics& m) {
 }
 
 void Progress::epoch_done(const Metrics& m) {
-  say(fmt::format("epoch {}/{}  {}  test loss {:.4f}  {} {:.4f}", m.epoch, length_.epochs,
-                  describe(m), m.test_loss.value_or(0), score_, m.test_accuracy.value_or(0)));
+  say(fmt::format("epoch {}/{}  means of the epoch: {}  test loss {:.4f}  {} {:.4f}", m.epoch,
+                  length_.epochs, describe(m), m.test_loss.value_or(0), score_,
+                  m.test_accuracy.value_or(0)));
 }
 
 std::int64_t Progress::step_in_epoch(const Metrics& m) const {
@@ -360,7 +366,7 @@ void RunLog::add_row(const Metrics& row) {
 
 void RunLog::add_epoch(const Metrics& row) {
   add_row(row);
-  progress_.epoch_done(row);
+  progress_.epoch_done(epoch_means(rows_));
 }
 
 void RunLog::write_report(const std::string& html) {

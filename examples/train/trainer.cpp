@@ -212,11 +212,14 @@ TrainingRun::TrainingRun(const TrainOptions& options, const TrainingData& data,
 
 std::string TrainingRun::headline() const {
   const auto plural = [](int n) { return n > 1 ? "s" : ""; };
+  std::int64_t others = 0;
+  for (const auto& folder : data_.folders) others += folder->other_files();
   return fmt::format(
-      "{} ({}) on {}: {} training{} and {} test images, {} rank{} ({}) of {}, "
+      "{} ({}) on {}: {} training{} and {} test images{}, {} rank{} ({}) of {}, "
       "global batch {}, {}, {}",
       options_.model, describe_parameters(*net_), options_.dataset, data_.train->size(),
-      options_.sharded ? " (of rank 0)" : "", data_.test->size(), group_.size(),
+      options_.sharded ? " (of rank 0)" : "", data_.test->size(),
+      others > 0 ? fmt::format(" ({} other files)", others) : "", group_.size(),
       plural(group_.size()), group_.backend(), describe_threads(), options_.batch_size,
       precision_line(options_),
       !options_.sync_bn                   ? "BatchNorm of each rank"

@@ -22,9 +22,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <iterator>
 #include <map>
+#include <mutex>
 #include <numeric>
+#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -264,6 +267,31 @@ std::vector<data::ImageFolder::BrokenFile> replaced_files(const TrainingData& da
     for (auto& file : folder->broken_files()) all.push_back(std::move(file));
   }
   return all;
+}
+
+std::string check_files(const TrainingData& data, int threads) {
+  std::string text;
+  for (const auto& folder : data.folders) {
+    std::atomic<std::int64_t> next = 0;
+    std::mutex mutex;
+    std::map<std::int64_t, std::string> broken;
+    const auto decode = [&] {
+      for (std::int64_t i = next++; i < folder->size(); i = next++) try {
+          data::read_image(folder->describe(i));
+        } catch (const Error& error) {
+          const std::lock_guard lock(mutex);
+          broken.emplace(i, error.what());
+        }
+    };
+    std::vector<std::jthread> others;
+    for (int t = 1; t < threads; ++t) others.emplace_back(decode);
+    decode();
+    others.clear();  // joins them
+    text += fmt::format("{} of {} pictures cannot be decoded{}\n", broken.size(), folder->size(),
+                        broken.empty() ? "" : "; --broken-files replaced takes the next one:");
+    for (const auto& [index, reason] : broken) text += "  " + reason + "\n";
+  }
+  return text;
 }
 
 // ---- model card

@@ -54,6 +54,10 @@ struct TrainingData {
 std::vector<data::ImageFolder::BrokenFile> replaced_files(const TrainingData& data,
                                                           const ProcessGroup& group);
 
+/// Decodes every picture of `data.folders` with `threads` threads, and returns lines that list
+/// those that are broken.
+std::string check_files(const TrainingData& data, int threads);
+
 /// Returns the names that --dataset takes.
 const std::vector<std::string>& dataset_names();
 /// Returns the folder in which a dataset is looked for by default; empty if it has none.

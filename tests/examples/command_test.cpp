@@ -109,7 +109,8 @@ TEST_F(Command, HelpExplainsEveryFlag) {
                            "--norm-decay",    "--zero-init", "--no-norm-decay",
                            "--clip-norm",     "--ema",       "--label-smoothing",
                            "--mixup",         "--cutmix",    "--accumulate",
-                           "--recipe",        "--timeout",   "--recompute-output"}) {
+                           "--recipe",        "--timeout",   "--recompute-output",
+                           "--check-files"}) {
     EXPECT_TRUE(explained.contains(flag)) << flag << " is not in\n" << outcome.output;
   }
   EXPECT_TRUE(explained.contains("--sync-bn-scope")) << outcome.output;
@@ -147,6 +148,10 @@ TEST_F(Command, WrongFlagsAndValues) {
   expect_refusal("--broken-files kept", "fatal or replaced");
   expect_refusal("--broken-files replaced", "--broken-files needs --dataset folder");
   expect_refusal("--workers -1", "workers");
+  expect_refusal("--ranks 64 --workers 256", "16384 threads, more than 2048");
+  expect_refusal("--dry-run --check-files", "--check-files needs --dataset folder");
+  expect_refusal("--out ''", "--out needs the name of a folder");
+  expect_refusal("--out '~/x'", "write $HOME");
   expect_refusal("--sync-bn-scope 0", "expected world, host or a number of ranks, got '0'");
   expect_refusal("--sync-bn-scope host --no-sync-bn", "leave out one of the two");
   const std::string out = " --dataset synthetic --out " + folder_ + "/run";

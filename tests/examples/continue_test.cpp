@@ -240,6 +240,25 @@ TEST_F(Continued, ATestThatIsNotFiniteIsNeverTheBest) {
   EXPECT_TRUE(is_out_of_patience(rows, 1));
 }
 
+TEST(EpochMeans, CountEachStepOfTheLastEpochOnce) {
+  const Metrics means = epoch_means(
+      {{.epoch = 1, .step = 4, .train_loss = 9},
+       {.epoch = 2, .step = 7, .train_loss = 2, .train_accuracy = 0.4, .images_per_second = 100},
+       {.epoch = 2,
+        .step = 8,
+        .train_loss = 4,
+        .train_accuracy = 0.8,
+        .images_per_second = 50,
+        .data_waiting = 1,
+        .test_accuracy = 0.6}});
+  EXPECT_DOUBLE_EQ(means.train_loss, 2.5);
+  EXPECT_DOUBLE_EQ(means.train_accuracy, 0.5);
+  EXPECT_DOUBLE_EQ(means.images_per_second, 80);  // 4 steps in 3 / 100 + 1 / 50 of a time
+  EXPECT_DOUBLE_EQ(means.data_waiting, 0.4);
+  EXPECT_EQ(means.step, 8);
+  EXPECT_EQ(means.test_accuracy, 0.6);
+}
+
 TEST_F(Continued, BestWeightsAreThoseOfTheBestEpoch) {
   TrainOptions options = options_in("run");
   options.epochs = 6;

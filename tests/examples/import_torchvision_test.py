@@ -89,6 +89,8 @@ class Writer(Folder):
         state = {"module.fc.weight": 1, "module.fc.bias": 2}
         found = script.named_tensors(script.unwrap({"epoch": 3, "state_dict": state}), lambda v: True, "x")
         self.assertEqual(found, {"fc.weight": 1, "fc.bias": 2})
+        for prefix in ("_orig_mod.", "_orig_mod.module.", "module._orig_mod.", "model."):
+            self.assertEqual(script.named_tensors({prefix + "fc.bias": 2}, lambda v: True, "x"), {"fc.bias": 2})
         for state in ({}, [1], {"epoch": 3}, {1: 2}):
             with self.assertRaisesRegex(script.ImportFailure, "x: expected"):
                 script.named_tensors(script.unwrap(state), lambda v: isinstance(v, str), "x")
