@@ -122,7 +122,7 @@ TEST_F(FolderTraining, AllBrokenFilesAreListedAtOnce) {
   std::ofstream(folder_.path() + "/data/val/a/Thumbs.db") << "no picture";
   const TrainingData data = load_training_data(options_);
   const std::string text = check_files(data, 2);
-  expect_contains(
+  test::expect_contains(
       text, {"3 of 12 pictures cannot be decoded; --broken-files replaced", picture("train", 1),
              picture("train", 4), picture("train", 6), "0 of 5 pictures cannot be decoded\n"});
   EXPECT_EQ(data.folders[0]->other_files() + data.folders[1]->other_files(), 1);
