@@ -42,12 +42,14 @@ TrainOptions imagenet_options(std::int64_t batch_size) {
 
 // Makes three steps on this rank and records the last: buckets, optimizer state and the pools of
 // events and pinned memory exist by then.
-std::vector<Call> record_step_of_rank(const ProcessGroup& group, std::int64_t images) {
+std::vector<Call> record_step_of_rank(const ProcessGroup& group, const Question& question) {
+  const std::int64_t images = question.images;
   const TrainOptions options = imagenet_options(images * group.size());
   const Device device = Device::cuda(group.rank());
   const auto net = nn::resnet(options.model, {.classes = 1000, .channels = 3});
   net->to(device, float32, options.memory_format);
   nn::convert_sync_batchnorm(*net, group);
+  if (question.recompute_output) nn::set_recompute_output(*net);
   DataParallel data_parallel(net->named_parameters(), net->named_buffers(), group);
   Optimization optimization(net->parameters(), options,
                             {.epochs = 90, .steps_per_epoch = 100, .steps = 9000});
@@ -181,13 +183,13 @@ std::vector<Call> record_step(const Question& question, std::size_t& peak_bytes)
   std::vector<Call> first;
   std::mutex mutex;
   if (question.ranks == 1) {
-    first = record_step_of_rank(ProcessGroup(), question.images);
+    first = record_step_of_rank(ProcessGroup(), question);
     peak_bytes = census::peak_bytes(0);
     return first;
   }
   distributed::run_ranks(question.ranks,
                          [&](const ProcessGroup& group) {
-                           std::vector<Call> calls = record_step_of_rank(group, question.images);
+                           std::vector<Call> calls = record_step_of_rank(group, question);
                            const std::lock_guard lock(mutex);
                            if (group.rank() == 0) first = std::move(calls);
                          },

@@ -18,6 +18,7 @@ struct Question {
   const DeviceModel* device = &h100;
   std::int64_t images = 32;
   int ranks = 2;
+  bool recompute_output = false;  ///< of every batch norm
 };
 
 /// All calls of one name.
