@@ -33,21 +33,21 @@ const Metrics* best_row(const std::vector<Metrics>& rows) {
 
 Metrics epoch_means(const std::vector<Metrics>& rows) {
   Metrics means = rows.back();
-  double steps = 0, loss = 0, accuracy = 0, waiting = 0, timed_steps = 0, steps_over_speed = 0;
+  means.train_loss = means.train_accuracy = 0;
+  double steps = 0, waiting = 0, timed_steps = 0, steps_over_speed = 0;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Metrics& row = rows[i];
     if (row.epoch != means.epoch) continue;
     const auto weight = static_cast<double>(row.step - (i > 0 ? rows[i - 1].step : 0));
     steps += weight;
-    loss += weight * row.train_loss;
-    accuracy += weight * row.train_accuracy;
+    // Means that move cannot overflow, as sums of large losses can.
+    means.train_loss += weight / steps * (row.train_loss - means.train_loss);
+    means.train_accuracy += weight / steps * (row.train_accuracy - means.train_accuracy);
     if (!(row.images_per_second > 0)) continue;  // the row's steps were another process's
     timed_steps += weight;
     steps_over_speed += weight / row.images_per_second;
     waiting += weight * row.data_waiting / row.images_per_second;
   }
-  means.train_loss = loss / steps;
-  means.train_accuracy = accuracy / steps;
   means.images_per_second = timed_steps > 0 ? timed_steps / steps_over_speed : 0;
   means.data_waiting = timed_steps > 0 ? waiting / steps_over_speed : 0;
   return means;
