@@ -5,7 +5,7 @@
 # it takes about 40 minutes; the machine should have nothing else to do. Arguments go to benchmarks/compare/compare.py:
 #   benchmarks/compare.sh --only "ResNet-18"     runs the workloads whose name contains this
 #   benchmarks/compare.sh --peers eager          leaves torch.compile and jemalloc out
-#   benchmarks/compare.sh --memory               measures the peak memory of steps only
+#   benchmarks/compare.sh --memory               measures the peak memory of steps only, into benchmarks/results/memory.md
 set -euo pipefail
 cd "$(dirname "$0")/.."
 .ci/setup.sh
@@ -20,10 +20,14 @@ fi
 cmake --preset release -DTUTTI_BUILD_BENCHMARKS=ON -DTUTTI_BENCHMARK_TORCH=OFF >/dev/null
 cmake --build build/release --target compare_tutti compare_limit train_resnet
 
-# CMake does not find this PyTorch, because its configuration asks for the CUDA toolkit that its wheel was built with.
-torch=$("$PYTHON" -c 'import os, torch; print(os.path.dirname(torch.__file__))')
-"${CXX:-c++}" -std=c++20 -O2 -w -isystem "$torch/include" -isystem "$torch/include/torch/csrc/api/include" \
-  benchmarks/compare/compare_libtorch.cpp -o "$folder/compare_libtorch" \
-  -L"$torch/lib" -Wl,-rpath,"$torch/lib" -Wl,--no-as-needed -ltorch -ltorch_cpu -lc10
+result=cpu
+for argument; do [ "$argument" != --memory ] || result=memory; done
+if [ $result = cpu ]; then
+  # CMake does not find this PyTorch, because its configuration asks for the CUDA toolkit that its wheel was built with.
+  torch=$("$PYTHON" -c 'import os, torch; print(os.path.dirname(torch.__file__))')
+  "${CXX:-c++}" -std=c++20 -O2 -w -isystem "$torch/include" -isystem "$torch/include/torch/csrc/api/include" \
+    benchmarks/compare/compare_libtorch.cpp -o "$folder/compare_libtorch" \
+    -L"$torch/lib" -Wl,-rpath,"$torch/lib" -Wl,--no-as-needed -ltorch -ltorch_cpu -lc10
+fi
 exec "$PYTHON" benchmarks/compare/compare.py --build build/release --libtorch "$folder/compare_libtorch" \
-  --jemalloc "$(dpkg -L libjemalloc2 | grep -m1 '/libjemalloc\.so')" --out benchmarks/results/cpu.md "$@"
+  --jemalloc "$(dpkg -L libjemalloc2 | grep -m1 '/libjemalloc\.so')" --out "benchmarks/results/$result.md" "$@"

@@ -33,9 +33,10 @@ namespace tutti::test {
 
 struct StepCase {
   std::function<std::unique_ptr<optim::Optimizer>(const std::vector<Tensor>&)> optimizer;
-  double clip = 0;      ///< the largest norm of the gradient; 0 turns clipping off
-  double dropout = 0;   ///< used twice, once under recomputation
-  bool scaled = false;  ///< scales the loss so much that some steps overflow
+  double clip = 0;                ///< the largest norm of the gradient; 0 turns clipping off
+  double dropout = 0;             ///< used twice, once under recomputation
+  bool scaled = false;            ///< scales the loss so much that some steps overflow
+  bool recompute_output = false;  ///< of the batch norm, whose output a convolution saves
 };
 
 constexpr int captured_steps = 8;
@@ -50,7 +51,9 @@ inline std::vector<double> train_captured(const StepCase& c, Device device,
   nn::Sequential net;
   auto& body = net.add<nn::Sequential>("body");
   body.append<nn::Conv2d>({.in = 3, .out = 4, .kernel = 3, .bias = false});
-  body.append<nn::BatchNorm2d>({.channels = 4, .momentum = std::nullopt});
+  body.append<nn::BatchNorm2d>(
+      {.channels = 4, .momentum = std::nullopt, .recompute_output = c.recompute_output});
+  body.append<nn::Conv2d>({.in = 4, .out = 4, .kernel = 1, .bias = false});
   body.append<nn::ReLU>();
   body.append<nn::Dropout>({.p = c.dropout});
   body.append<nn::Flatten>();

@@ -76,6 +76,14 @@ TEST(GraphStep, WithDropoutThatDrawsOnWhereItWas) {
   expect_same_bits(c);
 }
 
+TEST(GraphStep, WithOutputsOfBatchNormThatAreComputedAgain) {
+  StepCase c = with<optim::SGD>({.lr = 0.1, .momentum = 0.9});
+  const auto kept = train_captured(c, test_device(), {}, never);
+  c.recompute_output = true;
+  EXPECT_EQ(train_captured(c, test_device(), {}, never), kept);
+  expect_same_bits(c);
+}
+
 TEST(GraphStep, WithStepsThatLossScalingSkips) {
   for (StepCase c : {with<optim::Adam>({.lr = 0.01}), with<Amsgrad>({.lr = 0.01}),
                      with<optim::SGD>({.lr = 0.1, .momentum = 0.9})}) {
