@@ -34,7 +34,7 @@ const Metrics* best_row(const std::vector<Metrics>& rows) {
 Metrics epoch_means(const std::vector<Metrics>& rows) {
   Metrics means = rows.back();
   means.train_loss = means.train_accuracy = 0;
-  double steps = 0, waiting = 0, timed_steps = 0, steps_over_speed = 0;
+  double steps = 0, waiting = 0, timed_steps = 0, time = 0, speed = 0;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Metrics& row = rows[i];
     if (row.epoch != means.epoch) continue;
@@ -43,13 +43,15 @@ Metrics epoch_means(const std::vector<Metrics>& rows) {
     // Means that move cannot overflow, as sums of large losses can.
     means.train_loss += weight / steps * (row.train_loss - means.train_loss);
     means.train_accuracy += weight / steps * (row.train_accuracy - means.train_accuracy);
-    if (!(row.images_per_second > 0)) continue;  // the row's steps were another process's
+    if (!(row.images_per_second > 0)) continue;     // the row's steps were another process's
+    if (speed == 0) speed = row.images_per_second;  // a step's time at this speed is the unit
+    const double row_time = weight * (speed / row.images_per_second);
     timed_steps += weight;
-    steps_over_speed += weight / row.images_per_second;
-    waiting += weight * row.data_waiting / row.images_per_second;
+    time += row_time;
+    waiting += row_time * row.data_waiting;
   }
-  means.images_per_second = timed_steps > 0 ? timed_steps / steps_over_speed : 0;
-  means.data_waiting = timed_steps > 0 ? waiting / steps_over_speed : 0;
+  means.images_per_second = timed_steps > 0 ? timed_steps / time * speed : 0;
+  means.data_waiting = timed_steps > 0 ? waiting / time : 0;
   return means;
 }
 
