@@ -150,11 +150,17 @@ TEST(ViewsErrors, NameWhatDoesNotFit) {
   EXPECT_THROW(x.expand({3}), ShapeError);
   EXPECT_THROW(x.expand({4, 3}), ShapeError);
   EXPECT_THROW(x.expand({-1, 2, 3}), ShapeError);
-  EXPECT_THROW(x.squeeze(0), ShapeError);
+  EXPECT_THROW(x.squeeze(2), ShapeError);
   EXPECT_THROW(x.unsqueeze(3), ShapeError);
   EXPECT_THROW(x.flatten(1, 0), ShapeError);
   EXPECT_THROW(x.copy_(zeros({3, 3})), ShapeError);
   EXPECT_THROW(x.to(Device::cuda()), DeviceError);
+}
+
+TEST(Views, SqueezeLeavesADimensionOfAnotherSize) {
+  const Tensor x = randn({2, 1, 3});
+  EXPECT_EQ(x.squeeze(0).shape(), x.shape());
+  EXPECT_EQ(x.squeeze(1).shape(), Shape({2, 3}));
 }
 
 TEST(InPlace, RefusesWhatWouldLoseAGradient) {
