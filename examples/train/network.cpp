@@ -85,11 +85,14 @@ WeightsFile read(const std::string& path) {
   return file;
 }
 
-// Takes the prefixes of PyTorch's wrappers from the names, and adds the counters of batches that
-// old files lack.
-void complete(Entries& tensors, const StateDict& own) {
+// Takes the prefixes of PyTorch's wrappers from the names.
+void remove_wrapper_prefix(Entries& tensors, const StateDict& own) {
   const StateDict state = nn::without_wrapper_prefix({tensors.begin(), tensors.end()}, own);
   tensors = {state.begin(), state.end()};
+}
+
+// Adds the counters of batches that old files lack.
+void add_counters(Entries& tensors, const StateDict& own) {
   for (const auto& [name, tensor] : own)
     if (name.ends_with("num_batches_tracked")) tensors.emplace(name, tensor);
 }
@@ -177,15 +180,16 @@ bool move_to_backbone(Entries& file, const nn::Module& net) {
 
 std::string load_weights(const TrainOptions& options, const TrainingData& data, nn::Module& net) {
   WeightsFile file = read(path_of(options));
-  complete(file.tensors, net.state_dict());
   const Head head = find_head(net);
   std::string line = "weights from " + source_of(file);
   StateDict own = net.state_dict();
+  remove_wrapper_prefix(file.tensors, own);
   const bool is_backbone = !options.test_only && move_to_backbone(file.tensors, net);
   if (is_backbone) {
     std::erase_if(own, [](const auto& entry) { return !entry.first.starts_with(backbone); });
     line += ", for the backbone";
   }
+  add_counters(file.tensors, own);
   const std::int64_t classes = options.test_only ? 0 : classes_of_other_head(file.tensors, head);
   if (classes > 0) {
     const auto is_of_head = [&](const auto& e) { return e.first.starts_with(head.path + "."); };
