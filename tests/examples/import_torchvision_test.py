@@ -164,7 +164,8 @@ class WithTorch(Folder):
                                 (("resnet18", "--pth", "mine.pth", "--std", "1,0,1"), "positive"),
                                 (("resnet18", "--pth", "mine.pth", "--classes-file", "mine.pth"), "--classes-file"),
                                 (("no_such_model",), "no_such_model"), (("resnet18", "--weights", "X"), "X")):
-            done = self.call(*arguments)
+            sizes = ("--resize", "64", "--crop", "64") if "--pth" in arguments else ()
+            done = self.call(*arguments, *sizes)
             self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), done.stderr)
             self.assertIn(part, done.stderr)
         self.assertFalse([name for name in os.listdir(self.folder) if "safetensors" in name])
