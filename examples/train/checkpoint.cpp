@@ -3,7 +3,7 @@
 #include "training_step.h"
 
 #include "evaluation.h"
-#include "training_data.h"
+#include "training_batches.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -158,6 +159,13 @@ class UsageError : public Error {
 /// where help or the version was asked for, after printing it (if `print_help`). Throws a
 /// UsageError.
 bool parse(int argc, const char* const* argv, TrainOptions& options, bool print_help = true);
+
+/// Returns whether the command line has a flag, such as "--lr".
+using FlagGiven = std::function<bool(const std::string& flag)>;
+
+/// Fills in the defaults that depend on other options. Throws a UsageError that names a flag which
+/// would do nothing, or which contradicts another one.
+void complete(TrainOptions& options, const FlagGiven& is_given);
 
 /// Returns the names that --recipe takes.
 const std::vector<std::string>& recipe_names();

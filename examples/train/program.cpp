@@ -7,7 +7,7 @@
 #include "network.h"
 #include "run_folder.h"
 #include "trainer.h"
-#include "training_data.h"
+#include "training_batches.h"
 
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/runtime.h>

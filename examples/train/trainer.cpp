@@ -6,7 +6,7 @@
 #include "checkpoint.h"
 #include "evaluation.h"
 #include "network.h"
-#include "training_data.h"
+#include "training_batches.h"
 #include "training_step.h"
 
 #include <tutti/autograd/functions.h>

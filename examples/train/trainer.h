@@ -7,7 +7,7 @@
 #include "evaluation.h"
 #include "options.h"
 #include "run_folder.h"
-#include "training_data.h"
+#include "training_batches.h"
 #include "training_step.h"
 
 #include <tutti/autograd/grad_mode.h>

@@ -1,7 +1,7 @@
 #include "training_step.h"
 
 #include "checkpoint.h"
-#include "training_data.h"
+#include "training_batches.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>

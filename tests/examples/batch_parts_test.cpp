@@ -4,7 +4,7 @@
 #include "refusal_case.h"
 #include "small_run.h"
 #include "train/checkpoint.h"
-#include "train/training_data.h"
+#include "train/training_batches.h"
 #include "trainer_program.h"
 
 #include <tutti/data/sampler.h>

@@ -4,7 +4,7 @@
 
 #include "distributed/messages.h"
 #include "train/trainer.h"
-#include "train/training_data.h"
+#include "train/training_batches.h"
 
 #include <tutti/distributed/broadcast_text.h>
 
