@@ -144,10 +144,9 @@ void GroupRegistry::check_order_of_launches(const RegisteredGroup& group,
     if (other.get() != &group && other->captured_in.lock() == graph)
       fail<DeviceError>(
           "nccl: a CUDA graph with collectives of the groups '{}' and '{}' needs NCCL 2.26 or "
-          "later, "
-          "found {}.{}: earlier ones ignore NCCL_LAUNCH_ORDER_IMPLICIT, so that two GPUs may begin "
-          "them in different orders and wait for each other for ever. Install a later NCCL, or run "
-          "the step without a graph",
+          "later, found {}.{}, which ignores NCCL_LAUNCH_ORDER_IMPLICIT: two GPUs that begin the "
+          "collectives in different orders would deadlock. Install a later NCCL, or run the step "
+          "without a graph",
           other->info.group, group.info.group, version / 10000, version / 100 % 100);
   }
 }
