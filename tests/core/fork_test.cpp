@@ -7,7 +7,7 @@
 
 #include "distributed/process.h"
 #include "temporary_folder.h"
-#include "thread_sanitizer.h"
+#include "which_sanitizer.h"
 
 #include <gtest/gtest.h>
 
@@ -82,6 +82,8 @@ TEST_F(Fork, AnyThreadMayForkAndTheChildHasThreadsOfItsOwn) {
 }
 
 TEST_F(Fork, TheTimelineStaysTheParents) {
+  if (test::under_address_sanitizer)
+    GTEST_SKIP() << "AddressSanitizer does not unlock its allocator in the child of a fork";
   const test::TemporaryFolder folder;
   const std::string path = folder / "timeline.json";
   trace::Profile profile(path);

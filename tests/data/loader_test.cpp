@@ -11,7 +11,7 @@
 
 #include "distributed/process.h"
 #include "fixture.h"
-#include "thread_sanitizer.h"
+#include "which_sanitizer.h"
 
 #include <atomic>
 #include <cstdio>
@@ -363,7 +363,7 @@ TEST(DataLoader, TheChildOfAForkIsToldThatTheThreadsAreTheParents) {
     auto loader = std::make_unique<DataLoader>(synthetic(40), options);
     ASSERT_TRUE(loader->next());
     std::fflush(nullptr);
-    const pid_t child = fork();
+    const pid_t child = test::fork_beside_threads();
     if (child == 0) {
       alarm(20);  // ends a child that hangs
       bool is_right = workers == 0;

@@ -241,7 +241,7 @@ TEST(Fork, AChildIsToldThatTheGroupIsNotItsOwn) {
       [](const ProcessGroup& group) {
         group.barrier();
         if (group.rank() == 0) {
-          const pid_t child = fork();
+          const pid_t child = test::fork_beside_threads();
           if (child == 0) {
             // The child reports by its exit code only: the other threads are gone, and locks that
             // they held stay locked.
@@ -268,7 +268,7 @@ TEST(Fork, AChildCannotWaitForItsParentsWork) {
         const Tensor x = ones({4});
         Work work = group.all_reduce(x);
         if (group.rank() == 0) {
-          const pid_t child = fork();
+          const pid_t child = test::fork_beside_threads();
           if (child == 0) {
             int code = work.is_done() ? 1 : 3;
             try {

@@ -1,6 +1,8 @@
 // Processes for tests that start, stop and kill them, and ports for their rendezvous.
 #pragma once
 
+#include "which_sanitizer.h"
+
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -12,6 +14,8 @@
 
 #include <csignal>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -78,6 +82,26 @@ class Process {
   pid_t pid_ = -1;
   int out_ = -1;
 };
+
+// Whether all threads of this process but the calling one sleep.
+inline bool other_threads_sleep() {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (task.path().filename() == std::to_string(gettid())) continue;
+    std::string stat;
+    std::getline(std::ifstream(task.path() / "stat"), stat);
+    if (const auto name = stat.rfind(')'); name != stat.npos && stat.at(name + 2) != 'S')
+      return false;
+  }
+  return true;
+}
+
+// Forks a process whose other threads may be allocating memory. AddressSanitizer of GCC would leave
+// its allocator locked in the child (which_sanitizer.h): there it forks once they sleep, in 10 s.
+inline pid_t fork_beside_threads() {
+  for (int i = 0; i < 10'000 && under_address_sanitizer && !other_threads_sleep(); ++i)
+    usleep(1000);
+  return fork();
+}
 
 // Waits for a child of fork(), which must end by itself with this exit code.
 inline void expect_exit(pid_t child, int code) {

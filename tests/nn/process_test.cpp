@@ -11,7 +11,7 @@
 #include <tutti/optim/sgd.h>
 
 #include "distributed/process.h"
-#include "thread_sanitizer.h"
+#include "which_sanitizer.h"
 
 #include <gtest/gtest.h>
 
