@@ -15,7 +15,7 @@ mkdir -p "$folder"
 if [ -z "${PYTHON:-}" ]; then
   PYTHON=$folder/python/bin/python
   [ -x "$PYTHON" ] || python3 -m venv "$folder/python"
-  "$PYTHON" -m pip install --quiet --upgrade torch torchvision numpy safetensors
+  "$PYTHON" -m pip install --quiet --upgrade torch torchvision numpy safetensors onnx onnxscript onnxruntime openvino
 fi
 cmake --preset release -DTUTTI_BUILD_BENCHMARKS=ON -DTUTTI_BENCHMARK_TORCH=OFF >/dev/null
 cmake --build build/release --target compare_tutti compare_limit train_resnet

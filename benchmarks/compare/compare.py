@@ -15,6 +15,7 @@ import datetime
 import os
 import pathlib
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -25,6 +26,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 # What PyTorch's documentation recommends.
 MALLOC_CONF = ("oversize_threshold:1,background_thread:true,metadata_thp:auto,"
                "dirty_decay_ms:9000000000,muzzy_decay_ms:9000000000")
+
+OF_INFERENCE = ["compile, frozen", "ONNX Runtime", "OpenVINO"]  # peers that cannot train
 
 
 @dataclass
@@ -52,9 +55,10 @@ WORKLOADS = [
     Workload("ResNet-20 step, batch 128, bfloat16", "train", "resnet20", batch=128, side=32, option="bfloat16",
              iterations=4, tolerance=5e-2, drift=5e-2),
     Workload("ResNet-18 step, batch 16, float32", "train", "resnet18", batch=16, side=224, iterations=2),
-    Workload("ResNet-18 inference, batch 1", "infer", "resnet18", batch=1, side=224, iterations=20),
-    Workload("ResNet-18 inference, batch 32", "infer", "resnet18", batch=32, side=224, iterations=2),
-    Workload("ResNet-50 inference, batch 1", "infer", "resnet50", batch=1, side=224, iterations=10),
+    *[Workload(f"{title} inference, batch {batch}, {option}", "infer", title.lower().replace("-", ""), batch=batch,
+               side=224, option=option, iterations=iterations, tolerance=5e-2 if option == "bfloat16" else 2e-3)
+      for title in ("ResNet-18", "ResNet-50") for option in ("float32", "bfloat16")
+      for batch, iterations in ((1, 20), (8, 4), (32, 2)) if batch < 32 or title == "ResNet-18" and option == "float32"],
     Workload("2 ranks, ResNet-20, batch 128, synchronised statistics", "ranks", "resnet20", batch=128, side=32,
              option="sync", iterations=4),
     Workload("2 ranks, ResNet-20, batch 128, local statistics", "ranks", "resnet20", batch=128, side=32,
@@ -88,11 +92,15 @@ class Contender:
             self.log.seek(0)
             sys.exit(f"{name} failed: {' '.join(command)}\n{self.log.read()[-3000:]}")
         self.outputs = [float(word) for word in words[1:]]
+        self.process.send_signal(signal.SIGSTOP)
 
     def measure(self, iterations):
+        """Runs some iterations. The others are stopped meanwhile: ONNX Runtime's threads spin long after its work."""
+        self.process.send_signal(signal.SIGCONT)
         self.process.stdin.write(f"{iterations}\n")
         self.process.stdin.flush()
         self.rounds.append(statistics.median(float(word) for word in self.process.stdout.readline().split()))
+        self.process.send_signal(signal.SIGSTOP)
 
     def peak(self):
         """Returns the largest resident set in GiB. The kernel counts it from the start of the program, unlike
@@ -107,6 +115,7 @@ class Contender:
         return (max(self.rounds) - min(self.rounds)) / self.seconds()
 
     def stop(self):
+        self.process.send_signal(signal.SIGCONT)
         self.process.stdin.close()
         self.process.terminate()
         self.process.wait()
@@ -147,9 +156,13 @@ def commands(workload, options, folder):
     peers = {"eager": (torch + ["eager"], {}),
              "eager, jemalloc": (torch + ["eager"], {"LD_PRELOAD": options.jemalloc, "MALLOC_CONF": MALLOC_CONF}),
              "compile": (torch + ["compile"], {}),
-             "compile, frozen": (torch + ["frozen"], {})}
+             "compile, frozen": (torch + ["frozen"], {}),
+             "ONNX Runtime": (torch + ["ONNX Runtime"], {}),
+             "OpenVINO": (torch + ["OpenVINO"], {})}
     if workload.kind != "infer":
-        del peers["compile, frozen"]
+        peers = {name: peer for name, peer in peers.items() if name not in OF_INFERENCE}
+    if workload.option == "bfloat16":
+        peers.pop("ONNX Runtime", None)  # it has no bfloat16 on the CPU
     return result + [(name, *peers[name]) for name in options.peers if name in peers]
 
 
@@ -198,7 +211,7 @@ def compare(workload, options):
     if limit:
         contenders.remove(limit)
     ours, peers = contenders[0], contenders[1:]
-    best = min((p for p in peers if p.name != "compile, frozen"), key=Contender.seconds)
+    best = min((p for p in peers if p.name not in OF_INFERENCE), key=Contender.seconds)
     times = "; ".join(f"{p.name} {text_of(p.seconds())} ({p.seconds() / ours.seconds():.2f})" for p in peers)
     spread = max(c.spread() for c in contenders)
     ratio = best.seconds() / ours.seconds()
@@ -270,7 +283,7 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="")
-    parser.add_argument("--peers", nargs="*", default=["eager", "eager, jemalloc", "compile", "compile, frozen"])
+    parser.add_argument("--peers", nargs="*", default=["eager", "eager, jemalloc", "compile", "compile, frozen", "ONNX Runtime", "OpenVINO"])
     parser.add_argument("--memory", action="store_true", help="only the tables of peak memory and time of steps")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(len(os.sched_getaffinity(0)))
@@ -280,7 +293,7 @@ def main():
     load.append(os.getloadavg())
     report = ["```", machine(options), *(f"load:      {l[0]:.2f} {when}" for l, when in zip(load, ("before", "after"))), "```", ""]
     if rows:
-        report += ["| workload | tutti | PyTorch, and its time over ours | best of PyTorch over ours | limit, and ours over it | what limits | spread |",
+        report += ["| workload | tutti | peers, and their time over ours | best of PyTorch over ours | limit, and ours over it | what limits | spread |",
                    "| --- | --- | --- | --- | --- | --- | --- |", *rows, ""]
     report += ["| workload | | peak memory | over PyTorch's best | a step | over tutti's without the option | spread |",
                "| --- | --- | --- | --- | --- | --- | --- |", *memory, ""]

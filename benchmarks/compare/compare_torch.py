@@ -119,6 +119,13 @@ def training(arguments):
 def inference(arguments):
     model, images, _ = load(arguments)
     model.eval()
+    if arguments.how in ("ONNX Runtime", "OpenVINO"):
+        from compare_runtime import classifier
+        run = classifier(arguments.how, model, images, arguments.option)
+        run()
+        return run().flatten()[:16].tolist(), lambda count: times_of(count, run)
+    if arguments.option == "bfloat16":
+        model, images = model.bfloat16(), images.bfloat16()
     called = torch.compile(model) if arguments.compiled else model
 
     def run():
@@ -212,8 +219,8 @@ def two_ranks(arguments):
 
 class Arguments:
     def __init__(self, kind, model, folder, option, how):
-        self.kind, self.model, self.folder, self.option = kind, model, folder, option
-        self.compiled = how not in ("eager", "checkpoint")
+        self.kind, self.model, self.folder, self.option, self.how = kind, model, folder, option, how
+        self.compiled = how in ("compile", "frozen")
         self.checkpointed = how == "checkpoint"
         if how == "frozen":  # an option of torch.compile for inference: folds batch norm and packs weights
             import torch._inductor.config as inductor

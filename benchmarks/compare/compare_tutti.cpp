@@ -112,7 +112,8 @@ Workload inference(const Arguments& arguments) {
                      .mean = {0, 0, 0},
                      .std = {1, 1, 1},
                      .input_size = batch.images.size(2)};
-  const auto predictor = std::make_shared<nn::Predictor>(load_model(arguments), card);
+  const auto predictor = std::make_shared<nn::Predictor>(
+      load_model(arguments), card, nn::Predictor::Options{.bf16 = arguments.dtype == bfloat16});
   std::vector<double> logits;
   for (int i = 0; i < 2; ++i) {
     const Tensor out = predictor->logits(batch.images);
