@@ -113,8 +113,7 @@ bool convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
     const ChannelShares ys(y);
     return in_shares(y.size(1), {x, w, bias, y}, [&](std::int64_t begin, std::int64_t end) {
       const Tensor own = ys.part(begin, end, x);
-      if (!convolution_forward(x, part(w, 0, begin, end),
-                               bias.defined() ? part(bias, 0, begin, end) : bias, options, own))
+      if (!convolution_forward(x, part(w, 0, begin, end), part(bias, 0, begin, end), options, own))
         return false;
       table().elementwise.copy(own, part(y, 1, begin, end));
       return true;
@@ -205,7 +204,7 @@ bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOp
       const Tensor own = dys.part(begin, end, x);
       table().elementwise.copy(part(dy, 1, begin, end), own);
       return convolution_backward_weight(x, own, options, part(dw, 0, begin, end),
-                                         db.defined() ? part(db, 0, begin, end) : db);
+                                         part(db, 0, begin, end));
     });
   }
   if (is_divided(x.size(0))) return backward_weight_in_shares(x, dy, options, dw, db);
@@ -282,7 +281,7 @@ bool pooling_forward(const Tensor& x, const PoolOptions& options, bool max, cons
   if (is_divided(x.size(0)))
     return in_shares(x.size(0), {x, y, index}, [&](std::int64_t begin, std::int64_t end) {
       return pooling_forward(part(x, 0, begin, end), options, max, part(y, 0, begin, end),
-                             index.defined() ? part(index, 0, begin, end) : index);
+                             part(index, 0, begin, end));
     });
   PrimitiveKey key(max ? 'M' : 'A');
   for (const Tensor& t : {x, y, index}) key.add(t);
@@ -303,8 +302,7 @@ bool pooling_backward(const Tensor& dy, const Tensor& index, const PoolOptions& 
                       const Tensor& dx) {
   if (is_divided(dy.size(0)))
     return in_shares(dy.size(0), {dy, index, dx}, [&](std::int64_t begin, std::int64_t end) {
-      return pooling_backward(part(dy, 0, begin, end),
-                              index.defined() ? part(index, 0, begin, end) : index, options, max,
+      return pooling_backward(part(dy, 0, begin, end), part(index, 0, begin, end), options, max,
                               part(dx, 0, begin, end));
     });
   PrimitiveKey key(max ? 'm' : 'a');

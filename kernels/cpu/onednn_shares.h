@@ -33,8 +33,9 @@ inline bool is_divided(std::int64_t size) {
   return threads > 1 && threads <= 8 && (size % threads == 0 || size >= 4 * threads);
 }
 
-/// Entries [begin, end) of dimension `dim`.
+/// Entries [begin, end) of dimension `dim`; the undefined tensor of one.
 inline Tensor part(const Tensor& t, int dim, std::int64_t begin, std::int64_t end) {
+  if (!t.defined()) return t;
   Shape shape = t.shape();
   shape[dim] = end - begin;
   return t.alias(shape, t.strides(), t.offset() + begin * t.strides()[dim]);
@@ -126,7 +127,7 @@ inline std::optional<bool> matmul_in_shares(const Tensor& a, const Tensor& b, co
   else if (!is_divided(out.size(dim)) || out.size(dim) < 16 * threads) return {};
   return in_shares(out.size(dim), {a, b, bias, out}, [&](std::int64_t begin, std::int64_t end) {
     const auto of = [&](const Tensor& t, int d, bool is_cut) {
-      return is_cut && t.defined() ? part(t, d, begin, end) : t;
+      return is_cut ? part(t, d, begin, end) : t;
     };
     return matmul(of(a, dim, dim != column && a.size(dim) > 1),
                   of(b, dim, dim != row && b.size(dim) > 1), of(bias, 0, dim == column),
