@@ -1,5 +1,4 @@
-// Group normalisation as a layer. nn::group_norm computes it; convert_batchnorm_to_groupnorm()
-// (batch_norm/convert.h) makes BatchNorm layers of a model compute the same.
+// Group normalisation as a layer. nn::group_norm computes it.
 #pragma once
 
 #include "module.h"

@@ -3,6 +3,7 @@
 
 #include "../autograd/functions.h"
 #include "../autograd/grad_mode.h"
+#include "../autograd/indexing.h"
 #include "../core/excerpt.h"
 #include "../core/random.h"
 #include "../kernels/kernels.h"
@@ -15,7 +16,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 namespace tutti::nn {
 namespace {
@@ -130,30 +130,6 @@ Tensor Predictor::preprocess(const Tensor& picture) const {
   return input;
 }
 
-std::vector<Prediction> Predictor::most_probable(const float* probabilities,
-                                                 std::int64_t top) const {
-  const auto classes = static_cast<std::size_t>(card_.classes);
-  if (std::any_of(probabilities, probabilities + classes, [](float p) { return std::isnan(p); }))
-    fail<Error>("Predictor: the network computed NaN; its weights or the picture's input have it");
-  std::vector<std::size_t> order(classes);
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  const std::size_t count = std::min(static_cast<std::size_t>(top), classes);
-  std::partial_sort(
-      order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count), order.end(),
-      [&](std::size_t a, std::size_t b) {
-        return probabilities[a] != probabilities[b] ? probabilities[a] > probabilities[b] : a < b;
-      });
-  std::vector<Prediction> result;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t label = order[i];
-    result.push_back(
-        {.label = static_cast<std::int64_t>(label),
-         .name = card_.class_names.empty() ? std::to_string(label) : card_.class_names[label],
-         .probability = probabilities[label]});
-  }
-  return result;
-}
-
 std::vector<Prediction> Predictor::classify(const Tensor& picture, std::int64_t top) const {
   return classify(std::vector<Tensor>{picture}, top)[0];
 }
@@ -169,11 +145,20 @@ std::vector<std::vector<Prediction>> Predictor::classify(const std::vector<Tenso
   std::vector<Tensor> inputs;
   for (const Tensor& picture : pictures) inputs.push_back(preprocess(picture));
   const NoGrad no_grad;
-  const Tensor rows = probabilities(stack(inputs)).to(Device::cpu()).contiguous();
-  std::vector<std::vector<Prediction>> result;
-  for (std::size_t i = 0; i < pictures.size(); ++i)
-    result.push_back(
-        most_probable(rows.data<float>() + i * static_cast<std::size_t>(card_.classes), top));
+  const std::int64_t count = std::min(top, card_.classes);
+  const auto [values, labels] = topk(probabilities(stack(inputs)).to(Device::cpu()), count, 1);
+  std::vector<std::vector<Prediction>> result(pictures.size());
+  for (std::int64_t i = 0; i < labels.numel(); ++i) {
+    const auto label = static_cast<std::size_t>(labels.data<std::int64_t>()[i]);
+    const float probability = values.data<float>()[i];
+    if (std::isnan(probability))
+      fail<Error>(
+          "Predictor: the network computed NaN; its weights or the picture's input have it");
+    result[static_cast<std::size_t>(i / count)].push_back(
+        {.label = static_cast<std::int64_t>(label),
+         .name = card_.class_names.empty() ? std::to_string(label) : card_.class_names[label],
+         .probability = probability});
+  }
   return result;
 }
 

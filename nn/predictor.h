@@ -73,7 +73,6 @@ class Predictor {
   static Model load(const std::string& weights_file);
   Device device() const;
   Tensor preprocess(const Tensor& picture) const;
-  std::vector<Prediction> most_probable(const float* probabilities, std::int64_t top) const;
 
   std::shared_ptr<Layer> model_;
   ModelCard card_;

@@ -1,7 +1,7 @@
 // Optimizer: the base class of all optimizers. It owns the parameter groups, the options, the state
 // tensors and the step counts; it checks every step, skips overflowed ones, saves and loads. A
 // method adds its options and one function, update_one(), in tensor arithmetic
-// (examples/custom_optimizer.cpp shows two). Nothing here knows modules or ranks.
+// (examples/custom_optimizer.cpp shows one). Nothing here knows modules or ranks.
 #pragma once
 
 #include "../core/state_dict.h"

@@ -22,6 +22,11 @@ enum class Task { classification, segmentation };
 /// Returns "train_resnet" or "train_segmentation".
 const char* program_name(Task task);
 
+/// The main function of these programs (program.cpp): reads the command line, trains or tests as it
+/// says, and returns the exit code (trainer.h). Prints each error as one line on standard error.
+/// Every process of a launcher calls it.
+int run_program(int argc, char** argv, Task task);
+
 /// How weights are updated.
 struct OptimizerOptions {
   std::string name = "sgd";  ///< sgd, adam, adamw or lars

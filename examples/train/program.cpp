@@ -1,6 +1,6 @@
 // The program around the trainer: it decides which ranks there are, locks the run folder, passes
 // signals on as the wish to stop, and turns errors into one line and an exit code.
-#include "program.h"
+#include "options.h"
 
 #include "../report/run_report.h"
 #include "checkpoint.h"

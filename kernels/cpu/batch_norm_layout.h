@@ -55,8 +55,9 @@ void copy_values(const Tensor& t, std::vector<A>& values) {
 }
 
 /// The values of a per-channel parameter, or `absent` for every channel if it is undefined.
-inline std::vector<double> channel_values(const Tensor& t, std::int64_t channels, double absent) {
-  std::vector<double> values(static_cast<std::size_t>(channels), absent);
+template <class A = double>
+std::vector<A> channel_values(const Tensor& t, std::int64_t channels, double absent) {
+  std::vector<A> values(static_cast<std::size_t>(channels), static_cast<A>(absent));
   if (t.defined()) copy_values(t, values);
   return values;
 }

@@ -5,6 +5,7 @@
 
 #include "../../core/parallel.h"
 #include "../layer_norm_functions.h"
+#include "batch_norm_layout.h"
 
 #include <algorithm>
 #include <cmath>
@@ -16,19 +17,6 @@ namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
 
 constexpr std::int64_t values_in_float = 1024, rows_in_float = 64;
-
-// The elements of `t` as numbers of type A; `absent` for each of them where `t` is undefined.
-template <class A>
-std::vector<A> values_of(const Tensor& t, std::int64_t n, double absent) {
-  std::vector<A> values(static_cast<std::size_t>(n), static_cast<A>(absent));
-  if (!t.defined()) return values;
-  dispatch(FloatTypes{}, t.dtype(), "layer_norm", [&]<class T>() {
-    const T* from = t.data<T>();
-    for (std::int64_t i = 0; i < n; ++i)
-      values[static_cast<std::size_t>(i)] = static_cast<A>(from[i]);
-  });
-  return values;
-}
 
 // Calls body(row) for every row, from several threads.
 template <class Body>
@@ -63,7 +51,8 @@ void forward(const Tensor& x, const Tensor& weight, const Tensor& bias, double e
   if (width == 0) return;
   dispatch(RealTypes{}, x.dtype(), "layer_norm", [&]<class T>() {
     using A = Accumulate<T>;
-    const std::vector<A> w = values_of<A>(weight, width, 1), b = values_of<A>(bias, width, 0);
+    const std::vector<A> w = channel_values<A>(weight, width, 1),
+                         b = channel_values<A>(bias, width, 0);
     const T* x_data = x.data<T>();
     T* y_data = y.data<T>();
     double *means = mean.data<double>(), *rstds = rstd.data<double>();
@@ -97,7 +86,7 @@ void input_grad(const Tensor& dy, const Tensor& x, const Tensor& mean, const Ten
   if (width == 0) return;
   dispatch(RealTypes{}, x.dtype(), "layer_norm", [&]<class T>() {
     using A = Accumulate<T>;
-    const std::vector<A> w = values_of<A>(weight, width, 1);
+    const std::vector<A> w = channel_values<A>(weight, width, 1);
     const T *x_data = x.data<T>(), *dy_data = dy.data<T>();
     T* dx_data = dx.data<T>();
     const double *means = mean.data<double>(), *rstds = rstd.data<double>();

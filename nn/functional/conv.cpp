@@ -101,13 +101,6 @@ Checked check(Operation op, const Tensor& x, const Tensor& weight, const Tensor&
   return {options, y_shape};
 }
 
-// Returns a view of a value for each channel that broadcasts to tensors (N, C, ...).
-Tensor of_channels(const Tensor& values, int rank) {
-  Shape shape = Dims::filled(rank, 1);
-  shape[1] = values.numel();
-  return values.reshape(shape);
-}
-
 // Computes the output of a convolution, or with `backwards` that of a transposed one: the gradient
 // of the input from that of the output `x`.
 void compute(const kernels::Kernels& kernels, bool backwards, const Tensor& x, const Tensor& weight,
@@ -115,8 +108,8 @@ void compute(const kernels::Kernels& kernels, bool backwards, const Tensor& x, c
   if (!backwards) return kernels.convolution.forward(x, weight, bias, options, y);
   kernels.convolution.backward_input(x, weight, options, y);
   if (bias.defined())
-    kernels.elementwise.binary(kernels::Binary::add, y, of_channels(bias.to(x.dtype()), y.rank()),
-                               y);
+    kernels.elementwise.binary(kernels::Binary::add, y,
+                               view_per_channel(bias.to(x.dtype()), y.rank()), y);
 }
 
 Tensor convolve(Operation op, const Tensor& given, const Tensor& weight, const Tensor& bias,
@@ -158,7 +151,8 @@ Tensor convolve(Operation op, const Tensor& given, const Tensor& weight, const T
         }
         if (for_b && op.is_transposed) {
           result[2] = empty_like(b);
-          kernels.reduce.reduce(kernels::Reduction::sum, dy, of_channels(result[2], dy.rank()));
+          kernels.reduce.reduce(kernels::Reduction::sum, dy,
+                                view_per_channel(result[2], dy.rank()));
         }
         if (defers)
           autograd::defer_gradients(

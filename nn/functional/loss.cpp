@@ -7,6 +7,7 @@
 #include "../../autograd/operation.h"
 #include "../../autograd/record.h"
 #include "../../kernels/kernels.h"
+#include "spatial.h"
 
 namespace tutti::nn {
 namespace {
@@ -80,13 +81,6 @@ bool are_probabilities(const Tensor& logits, const Tensor& targets) {
   return is_probability;
 }
 
-// Returns one value for each class, of shape (C), in a shape that broadcasts to the logits.
-Tensor per_class(const Tensor& values, const Tensor& logits) {
-  Shape shape = Dims::filled(logits.rank(), 1);
-  shape[1] = values.numel();
-  return values.reshape(shape);
-}
-
 // Returns -sum_c distribution_c log softmax(logits)_c for each position.
 Tensor losses_of_distribution(const Tensor& logits, const Tensor& distribution) {
   return -sum(log_softmax(logits.to(accumulate_dtype(logits.dtype())), 1) * distribution, {1});
@@ -106,7 +100,7 @@ Tensor probability_losses(const Tensor& logits, const Tensor& probabilities,
     distribution = distribution * (1 - options.label_smoothing) +
                    options.label_smoothing / static_cast<double>(logits.size(1));
   if (options.weight.defined())
-    distribution = distribution * per_class(options.weight.detach().to(wide), logits);
+    distribution = distribution * view_per_channel(options.weight.detach().to(wide), logits.rank());
   return losses_of_distribution(logits, distribution);
 }
 
@@ -165,8 +159,8 @@ Tensor weighted_losses(const Tensor& given, const Tensor& targets, const Tensor&
   // The logits get the sum of two gradients, which is rounded to 16 bits once.
   const Tensor logits = given.to(weight.dtype()),
                losses = index_losses(logits, targets, rule) * counted.weights * (1 - smoothing),
-               uniform =
-                   per_class(weight * (smoothing / static_cast<double>(logits.size(1))), logits);
+               uniform = view_per_channel(
+                   weight * (smoothing / static_cast<double>(logits.size(1))), logits.rank());
   // An ignored position has no loss and no gradient, even if its logits are NaN.
   const Tensor mask = counted.mask.unsqueeze(1),
                none = zeros({}, {logits.dtype(), logits.device()});

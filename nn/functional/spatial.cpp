@@ -55,6 +55,12 @@ Dims output_sizes(const char* op, const Shape& input, const Windows& windows) {
   return output;
 }
 
+Tensor view_per_channel(const Tensor& values, int rank) {
+  Shape shape = Dims::filled(rank, 1);
+  shape[1] = values.numel();
+  return values.reshape(shape);
+}
+
 std::string to_short_string(const Dims& dims) {
   return !dims.empty() && all_equal(dims) ? std::to_string(dims[0]) : tutti::to_string(dims);
 }

@@ -1,8 +1,8 @@
-// The helpers that convolution and pooling share: options with one number for each spatial
-// dimension, and the shapes of outputs. An implementation detail of nn/.
+// The helpers that convolution, pooling and losses share: options with one number for each spatial
+// dimension, the shapes of outputs, and values of channels. An implementation detail of nn/.
 #pragma once
 
-#include "../../core/dims.h"
+#include "../../core/tensor.h"
 
 namespace tutti::nn {
 
@@ -28,5 +28,8 @@ Dims output_sizes(const char* op, const Shape& input, const Windows& windows);
 
 /// Returns "3" if all numbers are equal, else "(3, 5)": for describe().
 std::string to_short_string(const Dims& dims);
+
+/// Returns a view of values (C) in a shape of `rank` dimensions that broadcasts to (N, C, ...).
+Tensor view_per_channel(const Tensor& values, int rank);
 
 }  // namespace tutti::nn

@@ -45,24 +45,6 @@ void expect_formula(const typename Method::Options& options, std::size_t state_c
   }
 }
 
-TEST(CustomOptimizer, RMSpropFollowsPyTorchsFormula) {
-  for (const double momentum : {0.0, 0.9}) {
-    const RMSpropOptions o{
-        .lr = 0.02, .alpha = 0.9, .eps = 1e-6, .weight_decay = 0.03, .momentum = momentum};
-    expect_formula<RMSprop>(o, 2, [&](double& p, double g, Values& s) {
-      g += o.weight_decay * p;
-      s[0] = o.alpha * s[0] + (1 - o.alpha) * g * g;
-      const double average = std::sqrt(s[0]) + o.eps;
-      if (momentum > 0) {
-        s[1] = o.momentum * s[1] + g / average;
-        p -= o.lr * s[1];
-      } else {
-        p -= o.lr * g / average;
-      }
-    });
-  }
-}
-
 TEST(CustomOptimizer, LionFollowsItsFormula) {
   const LionOptions o{.lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .weight_decay = 0.1};
   expect_formula<Lion>(o, 1, [&](double& p, double g, Values& s) {
@@ -118,7 +100,6 @@ TEST(CustomOptimizer, AnOverflowedStepIsSkippedWithoutALineOfItsOwn) {
   for (const DType dtype : {float64, float32, bfloat16}) {
     SCOPED_TRACE(to_string(dtype));
     expect_overflows_are_skipped<Lion>({.lr = 0.01}, dtype);
-    expect_overflows_are_skipped<RMSprop>({.lr = 0.01, .momentum = 0.9}, dtype);
     expect_overflows_are_skipped<Amsgrad>({.lr = 0.01}, dtype);
   }
 }
