@@ -16,6 +16,17 @@ install(TARGETS tutti EXPORT tutti-targets
         RUNTIME COMPONENT runtime
         LIBRARY COMPONENT runtime NAMELINK_COMPONENT development
         ARCHIVE COMPONENT development)
+# The file of fmt that a static library was compiled for, such as libfmt.so.9.
+set(TUTTI_FMT_NAME fmt)
+set(TUTTI_FMT_FOLDER "")
+get_target_property(is_imported fmt::fmt IMPORTED)
+if(is_imported)
+  get_target_property(file fmt::fmt LOCATION)
+  file(REAL_PATH ${file} file)
+  cmake_path(GET file PARENT_PATH TUTTI_FMT_FOLDER)
+  cmake_path(GET file FILENAME name)
+  string(REGEX REPLACE "([.]so[.][0-9]+)[.].*" "\\1" TUTTI_FMT_NAME ${name})
+endif()
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 install(EXPORT tutti-targets NAMESPACE tutti:: DESTINATION ${package_dir} COMPONENT development)
 configure_package_config_file(cmake/tutti-config.cmake.in ${PROJECT_BINARY_DIR}/tutti-config.cmake
@@ -53,7 +64,7 @@ if(TUTTI_IS_STATIC)
     string(REGEX REPLACE "^lib" "" name ${name})
     list(APPEND pc_libraries -L${folder} -l${name})
   endforeach()
-  list(APPEND pc_libraries -lstdc++ -lpthread -lrt -ldl -lm)
+  list(APPEND pc_libraries -L${TUTTI_FMT_FOLDER} -l:${TUTTI_FMT_NAME} -lstdc++ -lpthread -lrt -ldl -lm)
 endif()
 list(JOIN pc_requires " " TUTTI_PC_REQUIRES)
 list(JOIN pc_libraries " " TUTTI_PC_LIBRARIES)

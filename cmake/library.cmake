@@ -88,7 +88,7 @@ if(TUTTI_SANITIZE MATCHES fuzzer)
   # The kernels see no input of a fuzzer. Without optimisation and checks they compile in a quarter of the time.
   set_property(SOURCE ${TUTTI_KERNEL_SOURCES} APPEND PROPERTY COMPILE_OPTIONS "-O0;-fno-sanitize=all")
 endif()
-target_link_libraries(tutti PUBLIC fmt::fmt PRIVATE $<BUILD_INTERFACE:tutti_settings> OpenSSL::SSL ZLIB::ZLIB
+target_link_libraries(tutti PUBLIC $<BUILD_INTERFACE:fmt::fmt> PRIVATE $<BUILD_INTERFACE:tutti_settings> OpenSSL::SSL ZLIB::ZLIB
                       $<BUILD_INTERFACE:tutti_dnnl> $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 foreach(item ${TUTTI_ONEDNN_INSTALLED})  # CMake wraps each in $<LINK_ONLY:...>, which takes no list
   target_link_libraries(tutti PRIVATE $<INSTALL_INTERFACE:${item}>)

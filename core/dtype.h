@@ -99,9 +99,8 @@ void dispatch(Types<T...>, DType dtype, const char* op, Body&& body) {
   if (found) return;
   std::string expected;
   ((expected += (expected.empty() ? "" : ", ") + to_string(dtype_of<T>::value)), ...);
-  fail<DTypeError>(
-      "{}: cannot compute in {} on this device (expected one of {}); convert with .to(dtype)", op,
-      to_string(dtype), expected);
+  throw DTypeError(op + (": cannot compute in " + to_string(dtype)) +
+                   " on this device (expected one of " + expected + "); convert with .to(dtype)");
 }
 
 }  // namespace tutti

@@ -5,16 +5,19 @@
 // catch an exception: a rank of an MPI job that reaches its exit while other ranks are missing
 // prints one line to stderr and calls MPI_Abort (distributed/backends/mpi/library.cpp).
 //
-// Sources that include this header may use fmt::format, with fmt 9 and later.
+// Only `fail` needs fmt, of version 9 or later. No other public header names it, so that a program
+// may have none or one of its own.
 #pragma once
 
 #if __cplusplus < 202002L
 #error "tutti needs C++20: compile with -std=c++20, or link the CMake target tutti::tutti"
 #endif
 
+#if __has_include(<fmt/core.h>)
 #include <fmt/core.h>
 #if FMT_VERSION >= 110000  // fmt/core.h, which compiles faster, has no fmt::format any more
 #include <fmt/format.h>
+#endif
 #endif
 
 #include <cstdint>
@@ -113,10 +116,12 @@ class TimeoutError : public DistributedError {
   using DistributedError::DistributedError;
 };
 
+#if FMT_VERSION >= 90000
 /// Throws an E whose message is the formatted text.
 template <class E = Error, class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> text, Args&&... args) {
   throw E(fmt::format(text, std::forward<Args>(args)...));
 }
+#endif
 
 }  // namespace tutti

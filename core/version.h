@@ -5,7 +5,7 @@
 
 namespace tutti {
 
-/// Returns the version, such as "0.1.0".
+/// Returns the version, such as "0.2.0".
 std::string version();
 
 /// Returns the compiler that built the library, such as "gcc 12.2.0".
@@ -15,7 +15,7 @@ std::string compiler();
 /// level of processors.
 std::string vector_instructions();
 
-/// Returns "tutti 0.1.0" and, on lines of their own, the compiler, the vector instructions that the
+/// Returns "tutti 0.2.0" and, on lines of their own, the compiler, the vector instructions that the
 /// kernels use, and which of oneDNN, OpenMP, MPI, image files, CUDA and NCCL were found.
 std::string describe_build();
 

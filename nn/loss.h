@@ -20,7 +20,7 @@ class Loss : public Module {
   explicit Loss(const Options& options = {}) : options_(options) {}
 
   std::string describe() const override {
-    return fmt::format("reduction={}", nn::to_string(options_.reduction));
+    return std::string("reduction=") + nn::to_string(options_.reduction);
   }
   const Options& options() const { return options_; }
 

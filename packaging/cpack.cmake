@@ -1,4 +1,4 @@
-# Describes the Debian packages that `cpack -G DEB` makes in the build folder of a shared build: libtutti0.1 and
+# Describes the Debian packages that `cpack -G DEB` makes in the build folder of a shared build: libtutti0.2 and
 # libtutti-dev. packaging/deb.sh builds and packs them.
 set(abi ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 set(CPACK_GENERATOR DEB)
@@ -23,7 +23,7 @@ file(WRITE ${PROJECT_BINARY_DIR}/deb/triggers "activate-noawait ldconfig\n")
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libtutti-dev)
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION "The headers of tutti, and what CMake and pkg-config need to find it.")
-set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "libtutti${abi} (= ${PROJECT_VERSION}), libfmt-dev")
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS "libtutti${abi} (= ${PROJECT_VERSION})")
 
 # Debian keeps the licence of each package under the package's name.
 if(CMAKE_INSTALL_PREFIX STREQUAL "/usr")

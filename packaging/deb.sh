@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the Debian packages libtutti0.1 and libtutti-dev for the Debian release that this runs on. Their dependencies
+# Builds the Debian packages libtutti0.2 and libtutti-dev for the Debian release that this runs on. Their dependencies
 # are those of this release. CUDA is left out, because Debian has no cuDNN; further arguments go to CMake.
 #   packaging/deb.sh [-DTUTTI_CUDA=ON ...]     the packages go to build/packages
 set -euo pipefail

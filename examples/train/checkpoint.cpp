@@ -174,7 +174,8 @@ std::optional<Checkpoint> load_checkpoint(const TrainOptions& options) {
   packed.tensors = load_safetensors(path, &packed.metadata);
   try {
     if (!is_checkpoint(packed.metadata))
-      fail<CheckpointError>("it is no checkpoint of this trainer");
+      fail<CheckpointError>("expected the format '{}', got '{}', of another version or program",
+                            format, excerpt(packed.metadata["format"]));
     check_same_options(options, packed.text("options"));
     Checkpoint checkpoint = unpack(packed);
     check_samples(options, checkpoint);

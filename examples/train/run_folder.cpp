@@ -1,5 +1,7 @@
 #include "run_folder.h"
 
+#include "checkpoint.h"
+
 #include <tutti/core/atomic_file.h>
 #include <tutti/core/error.h>
 #include <tutti/core/excerpt.h>
@@ -126,7 +128,6 @@ void RunFolderLock::check_old_run(const TrainOptions& options) const {
   std::vector<std::string> results;
   for (const fs::path& file : files_of_run(folder_))
     if (is_result(file)) results.push_back(file.filename());
-  const auto has = [&](const char* name) { return std::ranges::count(results, name) > 0; };
   if (options.overwrite) refuse_to_remove(options.weights);
   if (results.empty() || options.overwrite) return;
   if (!options.resume)
@@ -135,7 +136,7 @@ void RunFolderLock::check_old_run(const TrainOptions& options) const {
         "--out names another folder",
         folder_, fmt::join(results, ", "));
   std::erase(results, "metrics.jsonl");
-  if (!results.empty() && !has("checkpoint.safetensors"))
+  if (!results.empty() && !fs::exists(checkpoint_path(options)))
     fail<UsageError>(
         "run folder {} holds {}, but no checkpoint.safetensors for --resume: --overwrite replaces "
         "them, --out names another folder",

@@ -11,7 +11,7 @@ from conan.tools.files import copy, rmdir
 
 class TuttiRecipe(ConanFile):
     name = "tutti"
-    version = "0.1.0"
+    version = "0.2.0"
     license = "MIT"
     description = "A minimal deep-learning framework with SyncBatchNorm as a first-class layer"
     topics = ("deep-learning", "batch-normalization", "distributed-training")
@@ -38,8 +38,8 @@ class TuttiRecipe(ConanFile):
         cmake_layout(self)
 
     def requirements(self):
-        # Public headers include fmt's. The others are linked, and a static tutti passes them on.
-        self.requires("fmt/[>=9 <12]", transitive_headers=True)
+        # No public header needs these. They are linked, and a static tutti passes them on.
+        self.requires("fmt/[>=9 <12]")
         self.requires("nlohmann_json/[>=3.11 <4]")
         self.requires("onednn/[>=2.7 <4]")
         self.requires("openssl/[>=3 <4]")

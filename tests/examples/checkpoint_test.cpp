@@ -93,7 +93,7 @@ TEST_F(CheckpointFile, EveryEntryIsNeeded) {
   for (const auto& [key, text] : whole.metadata) {
     Contents part = whole;
     part.metadata.erase(key);
-    expect_refusal(part, key == "format" ? "no checkpoint of this trainer" : "'" + key + "'");
+    expect_refusal(part, key == "format" ? "of another version or program" : "'" + key + "'");
   }
   EXPECT_GT(whole.tensors.size(), 100u);
   save_safetensors(checkpoint_path(options_), whole.tensors, whole.metadata);

@@ -324,9 +324,11 @@ TEST_F(Command, ACheckpointThatDoesNotFitIsRefused) {
   expect_refusal(arguments + "--ranks 2", "its 1 ranks have made 1 of ");
   expect_refusal(arguments + "--model resnet32", "resnet20");
   fs::copy_file(folder_ + "/run/model.safetensors", file, fs::copy_options::overwrite_existing);
-  expect_refusal(arguments, "it is no checkpoint of this trainer");
+  expect_refusal(arguments, "of another version or program");
   fs::resize_file(file, fs::file_size(file) / 2);
   expect_refusal(arguments, "truncated");
+  fs::resize_file(file, 0);
+  expect_refusal(arguments, "0 bytes are too few");
 }
 
 TEST_F(Command, RuinedWeightsAreExitCode1AndNoFile) {
