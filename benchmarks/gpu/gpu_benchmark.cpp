@@ -9,7 +9,7 @@
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/cuda/settings.h>
 #include <tutti/core/cuda/stream.h>
-#include <tutti/distributed/data_parallel/data_parallel.h>
+#include <tutti/distributed/process_group.h>
 #include <tutti/nn/batch_norm/convert.h>
 #include <tutti/nn/functional/loss.h>
 #include <tutti/nn/resnet.h>

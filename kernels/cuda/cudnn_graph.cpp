@@ -107,6 +107,27 @@ Descriptor graph_of(const ConvolutionProblem& p, const PlanTarget& target) {
   return graph_of(operations, target);
 }
 
+// Reads the values of an attribute, `most` at most, and returns how many it has read.
+std::size_t get(const Descriptor& of, cudnnBackendAttributeName_t name,
+                cudnnBackendAttributeType_t type, std::size_t most, void* values) {
+  std::int64_t count = 0;
+  check(cudnnBackendGetAttribute(of.get(), name, type, static_cast<std::int64_t>(most), &count,
+                                 values),
+        "cudnnBackendGetAttribute");
+  return static_cast<std::size_t>(count);
+}
+
+// Returns the descriptors that an attribute holds, all of one type, of which there are `most` at
+// most.
+std::vector<Descriptor> descriptors(const Descriptor& of, cudnnBackendAttributeName_t name,
+                                    cudnnBackendDescriptorType_t type, std::size_t most) {
+  std::vector<Descriptor> result;
+  std::vector<cudnnBackendDescriptor_t> raw;
+  while (raw.size() < most) raw.push_back(result.emplace_back(type).get());
+  result.resize(get(of, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, most, raw.data()));
+  return result;
+}
+
 // Returns whether an engine is as precise and as deterministic as the problem requires.
 bool is_acceptable(const Engine& engine, const ConvolutionProblem& p) {
   // For float32 these two notes mean that the engine uses TF32.
@@ -242,37 +263,31 @@ std::vector<Descriptor> configurations(const Descriptor& graph, cudnnBackendHeur
   heuristics.set(CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, mode);
   if (target.properties) heuristics.set(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, *target.properties);
   if (!heuristics.try_finalize()) return {};
-  std::int64_t count = 0;
-  check(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, &count, nullptr),
-        "cudnnBackendGetAttribute");
-  std::vector<Descriptor> result;
-  std::vector<cudnnBackendDescriptor_t> raw;
-  for (std::int64_t i = 0; i < count; ++i)
-    raw.push_back(result.emplace_back(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR).get());
-  check(cudnnBackendGetAttribute(heuristics.get(), CUDNN_ATTR_ENGINEHEUR_RESULTS,
-                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, count, &count, raw.data()),
-        "cudnnBackendGetAttribute");
-  result.resize(static_cast<std::size_t>(count));  // cuDNN may return fewer than it announced.
-  return result;
+  const std::size_t announced =
+      get(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, nullptr);
+  return descriptors(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR,
+                     announced);
 }
 
 Engine engine_of(const Descriptor& configuration) {
-  const Descriptor descriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-  cudnnBackendDescriptor_t raw = descriptor.get();
-  std::int64_t count = 0;
-  check(cudnnBackendGetAttribute(configuration.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
-                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw),
-        "cudnnBackendGetAttribute");
+  const Descriptor descriptor = std::move(
+      descriptors(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1)
+          .at(0));
   Engine engine;
-  check(cudnnBackendGetAttribute(raw, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count,
-                                 &engine.index),
-        "cudnnBackendGetAttribute");
+  get(descriptor, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &engine.index);
   engine.notes.resize(CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
-  check(cudnnBackendGetAttribute(raw, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                                 CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, engine.notes.data()),
-        "cudnnBackendGetAttribute");
-  engine.notes.resize(static_cast<std::size_t>(count));
+  engine.notes.resize(get(descriptor, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                          CUDNN_NUMERICAL_NOTE_TYPE_COUNT, engine.notes.data()));
+  engine.name = fmt::format("{}", engine.index);
+  for (const Descriptor& knob :
+       descriptors(configuration, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                   CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, CUDNN_KNOB_TYPE_COUNTS)) {
+    cudnnBackendKnobType_t type{};
+    std::int64_t value = 0;
+    get(knob, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &type);
+    get(knob, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &value);
+    engine.name += fmt::format(" {}={}", static_cast<int>(type), value);
+  }
   return engine;
 }
 
@@ -284,10 +299,8 @@ std::optional<ExecutionPlan> plan_of(const Descriptor& configuration, const Plan
     plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, *target.properties);
   plan.descriptor.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
   if (!plan.descriptor.try_finalize()) return {};
-  std::int64_t count = 0;
-  check(cudnnBackendGetAttribute(plan.descriptor.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                 CUDNN_TYPE_INT64, 1, &count, &plan.workspace),
-        "cudnnBackendGetAttribute");
+  get(plan.descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
+      &plan.workspace);
   return plan;
 }
 
@@ -300,37 +313,42 @@ PlanSearch::PlanSearch(const ConvolutionProblem& problem, const PlanTarget& targ
   }
 }
 
-std::optional<Descriptor> PlanSearch::next_configuration() {
+bool PlanSearch::propose_more() {
   constexpr cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK};
-  while (position_ == configurations_.size()) {
-    if (modes_ == std::size(modes)) return {};
-    configurations_ = configurations(graph_, modes[modes_++], target_);
-    position_ = 0;
-  }
-  return std::move(configurations_[position_++]);
+  if (modes_ == std::size(modes)) return false;
+  std::ranges::move(configurations(graph_, modes[modes_++], target_),
+                    std::back_inserter(configurations_));
+  return true;
 }
 
 std::optional<ExecutionPlan> PlanSearch::next() {
   try {
-    while (const auto configuration = next_configuration())
-      if (is_acceptable(engine_of(*configuration), problem_))
-        if (auto plan = plan_of(*configuration, target_)) return plan;
+    do {
+      while (position_ < configurations_.size()) {
+        const Descriptor configuration = std::move(configurations_[position_++]);
+        if (is_acceptable(engine_of(configuration), problem_))
+          if (auto plan = plan_of(configuration, target_)) return plan;
+      }
+    } while (propose_more());
   } catch (const DeviceError& error) {
     fail<DeviceError>("{}: {}", problem_.text(), error.what());
   }
   return {};
 }
 
-std::vector<ExecutionPlan> find_execution_plans(const ConvolutionProblem& problem,
-                                                const PlanTarget& target, std::size_t limit) {
-  PlanSearch search(problem, target);
-  std::vector<ExecutionPlan> plans;
-  while (plans.size() < limit) {
-    auto plan = search.next();
-    if (!plan) break;
-    plans.push_back(std::move(*plan));
-  }
-  return plans;
+bool PlanSearch::prefer(const std::string& name) {
+  const auto is_meant = [&](const Descriptor& configuration) {
+    const Engine engine = engine_of(configuration);
+    return engine.name == name && is_acceptable(engine, problem_);
+  };
+  do {
+    const auto rest = configurations_.begin() + static_cast<std::ptrdiff_t>(position_);
+    const auto found = std::find_if(rest, configurations_.end(), is_meant);
+    if (found == configurations_.end()) continue;
+    std::rotate(rest, found, found + 1);
+    return true;
+  } while (propose_more());
+  return false;
 }
 
 }  // namespace tutti::kernels::cuda::cudnn

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 namespace tutti {
@@ -18,6 +19,7 @@ namespace {
 
 using namespace kernels::cuda::cudnn;
 using test::described_device;
+using test::find_execution_plans;
 using test::pick;
 
 constexpr MemoryFormat formats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
@@ -83,8 +85,19 @@ TEST_P(Plans, ForTheShapesOfResNets) {
     for (const DType dtype : {bfloat16, float16, float32})
       for (const Direction direction : directions) {
         const ConvolutionProblem p = sizes.problem(direction, dtype, MemoryFormat::channels_last);
-        EXPECT_GE(find_execution_plans(p, target, 8).size(), 3u)
-            << p.text();  // something for autotuning to choose from
+        const auto plans = find_execution_plans(p, target, 8);
+        ASSERT_GE(plans.size(), 3u) << p.text();  // something for autotuning to choose from
+        // A file keeps the names of plans. cuDNN may propose a plan a second time, as its last
+        // resort.
+        std::map<std::string, std::int64_t> workspaces;
+        for (const ExecutionPlan& plan : plans) {
+          PlanSearch search(p, target);
+          EXPECT_TRUE(search.prefer(plan.name())) << p.text() << ", " << plan.name();
+          EXPECT_EQ(search.next().value().name(), plan.name()) << p.text();
+          EXPECT_EQ(workspaces.emplace(plan.name(), plan.workspace).first->second, plan.workspace);
+        }
+        EXPECT_GE(workspaces.size() + 1, plans.size()) << p.text();
+        EXPECT_FALSE(PlanSearch(p, target).prefer("0 no=such"));
       }
   }
 }

@@ -1,4 +1,5 @@
-// A device that cuDNN knows by its description alone, so that plans can be made without a GPU.
+// A device that cuDNN knows by its description alone, and the plans that cuDNN has for it, which
+// need no GPU.
 #pragma once
 
 #include <tutti/kernels/cuda/cudnn_graph.h>
@@ -37,6 +38,20 @@ inline kernels::cuda::cudnn::Descriptor described_device(int architecture) {
     return result;
   }
   throw std::invalid_argument("described_device: expected 80, 90 or 100");
+}
+
+/// Returns the first `limit` plans for a problem, or all if there are fewer.
+inline std::vector<kernels::cuda::cudnn::ExecutionPlan> find_execution_plans(
+    const kernels::cuda::cudnn::ConvolutionProblem& problem,
+    const kernels::cuda::cudnn::PlanTarget& target, std::size_t limit) {
+  kernels::cuda::cudnn::PlanSearch search(problem, target);
+  std::vector<kernels::cuda::cudnn::ExecutionPlan> plans;
+  while (plans.size() < limit) {
+    auto plan = search.next();
+    if (!plan) break;
+    plans.push_back(std::move(*plan));
+  }
+  return plans;
 }
 
 }  // namespace tutti::test

@@ -91,8 +91,8 @@ void list_convolutions(int architecture) {
     for (const std::int64_t batch : {32, 256})
       for (const Layer& layer : layers())
         for (const Direction direction : directions) {
-          const auto plans = find_execution_plans(problem(layer, direction, batch, precision),
-                                                  {.properties = &device}, 8);
+          const auto plans = test::find_execution_plans(problem(layer, direction, batch, precision),
+                                                        {.properties = &device}, 8);
           std::string line = fmt::format("sm_{:<3} {:8} {:3} {} {:7}:", architecture,
                                          precision.name, batch, layer.text(),
                                          direction_names[static_cast<int>(direction)]);

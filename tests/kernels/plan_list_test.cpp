@@ -2,8 +2,12 @@
 // proposes is tested in tests/gpu/cudnn_plans_test.cpp.
 #include <tutti/kernels/cuda/plan_list.h>
 
+#include "temporary_folder.h"
+
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
 #include <map>
 #include <string>
 #include <string_view>
@@ -12,8 +16,9 @@ namespace tutti {
 namespace {
 
 struct FakePlan {
-  char name;
+  char letter;
   std::int64_t workspace = 0;
+  std::string name() const { return {letter}; }
 };
 
 // Proposes the plans of a list and counts them. It fails for ever at one named '!'.
@@ -23,10 +28,16 @@ struct FakeSearch {
   std::size_t* found;
 
   std::optional<FakePlan> next() {
-    if (*found < plans.size() && plans[*found].name == '!')
+    if (*found < plans.size() && plans[*found].letter == '!')
       fail<DeviceError>("no memory to search");
     if (*found == plans.size()) return {};
     return plans[(*found)++];
+  }
+  bool prefer(const std::string& name) {
+    const auto meant = std::ranges::find(plans, name, &FakePlan::name);
+    if (meant == plans.end()) return false;
+    std::rotate(plans.begin(), meant, meant + 1);
+    return true;
   }
 };
 
@@ -43,9 +54,9 @@ class PlanListTest : public ::testing::Test {
   std::string tried(List& plans) {
     std::string names;
     plans.run([&](const FakePlan& plan) {
-      names += plan.name;
-      if (broken_.find(plan.name) != broken_.npos)
-        fail<DeviceError>("plan {} is broken", plan.name);
+      names += plan.letter;
+      if (broken_.find(plan.letter) != broken_.npos)
+        fail<DeviceError>("plan {} is broken", plan.letter);
     });
     return names;
   }
@@ -121,7 +132,7 @@ TEST_F(PlanListTest, EarlierPlansAreTriedAgainWhereTheSearchFails) {
 
 TEST_F(PlanListTest, TimingTakesWhatASearchThatFailsHasFound) {
   List plans = list({{'a'}, {'b'}, {'!'}});
-  plans.sort_by_time(8, [](const FakePlan& plan) { return 'z' - plan.name; });
+  plans.sort_by_time(8, [](const FakePlan& plan) { return 'z' - plan.letter; });
   EXPECT_EQ(tried(plans), "b");
   found_ = 0;
   List none = list({{'!'}});
@@ -152,7 +163,7 @@ TEST_F(PlanListTest, PlansAboveTheLimitAreUsedWhereThereAreNoOthers) {
 TEST_F(PlanListTest, TimingSortsThePlansWithinTheLimit) {
   List plans = list({{'a'}, {'b', 500}, {'c'}, {'d'}, {'e'}});
   std::map<char, double> times{{'a', 3}, {'c', 2}, {'d', 1}};
-  plans.sort_by_time(3, [&](const FakePlan& plan) { return times.at(plan.name); });
+  plans.sort_by_time(3, [&](const FakePlan& plan) { return times.at(plan.letter); });
   broken_ = "dcae";
   EXPECT_EQ(tried(plans), "dcaeb");
 }
@@ -160,15 +171,61 @@ TEST_F(PlanListTest, TimingSortsThePlansWithinTheLimit) {
 TEST_F(PlanListTest, PlansThatFailWhileTheyAreTimedComeAfterTheOthers) {
   List plans = list({{'a'}, {'b'}, {'c'}});
   plans.sort_by_time(3, [](const FakePlan& plan) {
-    return plan.name == 'a' ? fail<DeviceError>("no memory"), 0.0 : 'z' - plan.name;
+    return plan.letter == 'a' ? fail<DeviceError>("no memory"), 0.0 : 'z' - plan.letter;
   });
   broken_ = "cb";
   EXPECT_EQ(tried(plans), "cba");
 }
 
+// What kernels/cuda/convolution.cpp does with each problem. Every process has a PlanFile of its
+// own.
+TEST_F(PlanListTest, ASecondProcessTakesThePlansOfTheFileAndTimesOnlyOthers) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "plans";
+  int timed = 0;
+  const auto run = [&](kernels::cuda::PlanFile& file, const std::string& key,
+                       std::vector<FakePlan> plans) {
+    found_ = 0;
+    List tuned = list(std::move(plans));
+    if (!tuned.prefer(file.find(key)))
+      file.store(key, tuned.sort_by_time(8, [&](const FakePlan& plan) {
+        ++timed;
+        return plan.letter == '$' ? fail<DeviceError>("broken"), 0.0 : 'z' - plan.letter;
+      }));
+    return tried(tuned).front();
+  };
+  kernels::cuda::PlanFile first(path), other(path);
+  EXPECT_EQ(run(first, "an H100: 1 2", {{'a'}, {'c'}, {'b'}}), 'c');
+  EXPECT_EQ(run(other, "an A100: 1 2", {{'a'}, {'c'}, {'d'}}), 'd');
+  EXPECT_EQ(run(first, "all fail", {{'$'}}), '$');
+  EXPECT_EQ(timed, 7);
+  kernels::cuda::PlanFile second(path), none("");
+  EXPECT_EQ(run(second, "an H100: 1 2", {{'a'}, {'c'}, {'b'}}), 'c');
+  EXPECT_EQ(run(second, "an A100: 1 2", {{'a'}, {'c'}, {'d'}}), 'd');
+  EXPECT_EQ(timed, 7);
+  // Another library may not have the plan any more, or with a larger workspace.
+  EXPECT_EQ(run(second, "an H100: 1 2", {{'a'}, {'b'}}), 'b');
+  EXPECT_EQ(run(second, "an A100: 1 2", {{'a'}, {'d', 101}}), 'a');
+  EXPECT_EQ(run(none, "an H100: 1 2", {{'a'}, {'b'}}), 'b');
+  EXPECT_EQ(timed, 12);
+  EXPECT_EQ(kernels::cuda::PlanFile(path).find("an A100: 1 2"), "a");
+}
+
+TEST_F(PlanListTest, AFileOfSomethingElseIsNotOverwritten) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder / "thesis";
+  std::ofstream(path) << "a problem\ta plan\nIt was a dark night.\n";
+  try {
+    const kernels::cuda::PlanFile file(path);
+    FAIL() << "accepted";
+  } catch (const FileError& error) {
+    EXPECT_NE(std::string(error.what()).find("thesis: line 2"), std::string::npos) << error.what();
+  }
+}
+
 TEST_F(PlanListTest, TimingTakesThePlansAboveTheLimitWhereThereAreNoOthers) {
   List plans = list({{'a', 200}, {'b', 300}});
-  plans.sort_by_time(8, [](const FakePlan& plan) { return 'z' - plan.name; });
+  plans.sort_by_time(8, [](const FakePlan& plan) { return 'z' - plan.letter; });
   EXPECT_EQ(tried(plans), "b");
 }
 
