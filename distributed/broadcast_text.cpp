@@ -16,16 +16,24 @@ std::string broadcast_text(const ProcessGroup& group, const std::string& text,
   return {static_cast<const char*>(bytes.raw()), static_cast<std::size_t>(bytes.numel())};
 }
 
+std::vector<std::int64_t> all_gather_numbers(const ProcessGroup& group,
+                                             std::vector<std::int64_t> numbers,
+                                             const CallOptions& options) {
+  const auto count = static_cast<std::int64_t>(numbers.size());
+  std::vector<std::int64_t> all(static_cast<std::size_t>(group.size()) * numbers.size());
+  group
+      .all_gather(from_blob(numbers.data(), {count}, int64),
+                  from_blob(all.data(), {group.size(), count}, int64), options)
+      .wait();
+  return all;
+}
+
 std::vector<Tensor> all_gather_rows(const ProcessGroup& group, const Tensor& rows,
                                     const std::string& name) {
   if (rows.rank() == 0)
     fail<ShapeError>("all_gather_rows: expected a tensor of rows, got shape ()");
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(group.size()));
-  std::int64_t own = rows.size(0);
-  group
-      .all_gather(from_blob(&own, {}, int64), from_blob(counts.data(), {group.size()}, int64),
-                  {.name = name})
-      .wait();
+  const std::int64_t own = rows.size(0);
+  const auto counts = all_gather_numbers(group, {own}, {.name = name});
   Shape shape = rows.shape();
   shape[0] = std::ranges::max(counts);
   const Tensor padded = zeros(shape, {rows.dtype(), rows.device()});

@@ -13,6 +13,12 @@ namespace tutti::distributed {
 std::string broadcast_text(const ProcessGroup& group, const std::string& text,
                            const std::string& name);
 
+/// Returns the numbers of all ranks, rank by rank, on every rank. Every rank calls it with as many;
+/// it makes one collective.
+std::vector<std::int64_t> all_gather_numbers(const ProcessGroup& group,
+                                             std::vector<std::int64_t> numbers,
+                                             const CallOptions& options);
+
 /// Returns the tensors of all ranks on every rank, without gradients. They have one dtype and,
 /// apart from the first dimension, one shape: predictions of a last batch that is not full. Every
 /// rank calls it; it makes two collectives (one, where all are empty), the second of which sends as

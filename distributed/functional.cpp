@@ -26,18 +26,6 @@ void check_rows(const char* function, const Tensor& x, const ProcessGroup& group
                      function, group.size(), to_string(x.shape()));
 }
 
-// The shape of the gathered tensors of all ranks, or without the first dimension that of one.
-Shape gathered_shape(const Shape& shape, const ProcessGroup& group) {
-  Shape gathered = shape;
-  gathered.insert(0, group.size());
-  return gathered;
-}
-Shape row_shape(const Shape& shape) {
-  Shape row = shape;
-  row.erase(0);
-  return row;
-}
-
 CallOptions named(const CallOptions& options, const char* name) {
   CallOptions result = options;
   if (result.name.empty()) result.name = name;
@@ -49,31 +37,33 @@ CallOptions backward_of(const CallOptions& options) {
   return result;
 }
 
-// Each of these computes one collective into a new row-major tensor. While the data travels, the
-// backward computes the gradients that other operations have deferred.
+// Waits for a collective. Meanwhile the backward computes the gradients that other operations have
+// deferred.
+Tensor result_of(Work work, const Tensor& result) {
+  autograd::compute_deferred_gradients();
+  work.wait();
+  return result;
+}
+
+// Each of these computes one collective into a new row-major tensor.
 Tensor reduced(const Tensor& x, const ProcessGroup& group, ReduceOp op,
                const CallOptions& options) {
   const Tensor result = empty(x.shape(), {x.dtype(), x.device()});
   result.copy_(x.detach());
-  Work work = group.all_reduce(result, op, options);
-  autograd::compute_deferred_gradients();
-  work.wait();
-  return result;
+  return result_of(group.all_reduce(result, op, options), result);
 }
 Tensor gathered(const Tensor& x, const ProcessGroup& group, const CallOptions& options) {
-  const Tensor result = empty(gathered_shape(x.shape(), group), {x.dtype(), x.device()});
-  Work work = group.all_gather(x.detach(), result, options);
-  autograd::compute_deferred_gradients();
-  work.wait();
-  return result;
+  Shape shape = x.shape();
+  shape.insert(0, group.size());
+  const Tensor result = empty(shape, {x.dtype(), x.device()});
+  return result_of(group.all_gather(x.detach(), result, options), result);
 }
 Tensor scattered(const Tensor& x, const ProcessGroup& group, ReduceOp op,
                  const CallOptions& options) {
-  const Tensor result = empty(row_shape(x.shape()), {x.dtype(), x.device()});
-  Work work = group.reduce_scatter(x.detach(), result, op, options);
-  autograd::compute_deferred_gradients();
-  work.wait();
-  return result;
+  Shape shape = x.shape();
+  shape.erase(0);
+  const Tensor result = empty(shape, {x.dtype(), x.device()});
+  return result_of(group.reduce_scatter(x.detach(), result, op, options), result);
 }
 
 template <class Gradient>

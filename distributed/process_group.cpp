@@ -4,6 +4,7 @@
 
 #include "../core/hash.h"
 #include "backend.h"
+#include "broadcast_text.h"
 #include "diagnostics/fault_injection.h"
 #include "host_layout.h"
 #include "reduce.h"
@@ -14,7 +15,7 @@
 namespace tutti::distributed {
 namespace {
 
-// The group of one rank.
+// The group of one rank, or of none: that of a rank that split() put into no group.
 class Single : public Backend {
  public:
   using Backend::Backend;
@@ -24,27 +25,6 @@ class Single : public Backend {
     GroupInfo alone = info();
     alone.group = name;
     return std::make_shared<Single>(alone);
-  }
-};
-
-// The group of a rank that split() put into no group.
-class NotAMember : public Backend {
- public:
-  explicit NotAMember(std::string group)
-      : Backend({.rank = -1,
-                 .size = 0,
-                 .local_rank = -1,
-                 .group = std::move(group),
-                 .backend = "none",
-                 .world_ranks = {}}) {}
-  bool accepts(Device) const override { return true; }
-  std::shared_ptr<Work::State> submit(const Collective& call) override {
-    fail<DistributedError>(
-        "{}: this rank is no member of group '{}' (it was split off with a negative color)",
-        to_string(call.operation), info().group);
-  }
-  std::shared_ptr<Backend> subgroup(const std::vector<int>&, const std::string&) override {
-    return nullptr;
   }
 };
 
@@ -122,8 +102,11 @@ std::int64_t host_number(const GroupInfo& info) {
   return static_cast<std::int64_t>(Hash64().add(host_identity()).value());
 }
 
-void check_member(Backend& backend, Operation operation) {
-  if (backend.info().size == 0) backend.submit({.operation = operation});  // throws
+void check_member(const Backend& backend, Operation operation) {
+  if (backend.info().size == 0)
+    fail<DistributedError>(
+        "{}: this rank is no member of group '{}' (it was split off with a negative color)",
+        to_string(operation), backend.info().group);
 }
 
 Work start(const ProcessGroup& group, Collective call, CallOptions options) {
@@ -207,13 +190,9 @@ ProcessGroup ProcessGroup::split(int color, int key) const { return split_as("sp
 
 ProcessGroup ProcessGroup::split_by_host() const {
   check_member(*backend_, Operation::all_gather);
-  std::int64_t mine = host_number(backend_->info());
-  std::vector<std::int64_t> all(static_cast<std::size_t>(size()));
-  all_gather(from_blob(&mine, {}, int64), from_blob(all.data(), {size()}, int64),
-             {.name = "split_by_host"})
-      .wait();
+  const std::int64_t mine = host_number(backend_->info());
   std::vector<std::int64_t> hosts;  // in the order of their first ranks
-  for (const std::int64_t host : all)
+  for (const std::int64_t host : all_gather_numbers(*this, {mine}, {.name = "split_by_host"}))
     if (std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
   const auto number = std::find(hosts.begin(), hosts.end(), mine) - hosts.begin();
   return split_as("host", static_cast<int>(number), 0);
@@ -227,23 +206,28 @@ ProcessGroup ProcessGroup::split_by_size(int ranks) const {
 // Groups of the color c are named KINDc.
 ProcessGroup ProcessGroup::split_as(const char* kind, int color, int key) const {
   check_member(*backend_, Operation::all_gather);
-  const Tensor mine =
-      tensor({static_cast<double>(color), static_cast<double>(key)}, {.dtype = int64});
-  const Tensor all = tutti::empty({size(), 2}, {.dtype = int64});
-  all_gather(mine, all, {.name = "split"}).wait();
+  const auto colors_and_keys = all_gather_numbers(*this, {color, key}, {.name = "split"});
+  const auto color_of = [&](int rank) {
+    return colors_and_keys[2 * static_cast<std::size_t>(rank)];
+  };
+  const auto key_of = [&](int rank) {
+    return colors_and_keys[2 * static_cast<std::size_t>(rank) + 1];
+  };
   const std::string group = fmt::format("{}/{}{}", name(), kind, color);
   if (color < 0) {
     backend_->skip_subgroup();
     backend_->skip_subgroup();  // the groups for normalization
-    return ProcessGroup(std::make_shared<NotAMember>(group));
+    return ProcessGroup(std::make_shared<Single>(GroupInfo{.rank = -1,
+                                                           .size = 0,
+                                                           .local_rank = -1,
+                                                           .group = group,
+                                                           .backend = "none",
+                                                           .world_ranks = {}}));
   }
-  const std::int64_t* colors_and_keys = all.data<std::int64_t>();
   std::vector<int> members;
   for (int r = 0; r < size(); ++r)
-    if (colors_and_keys[2 * r] == color) members.push_back(r);
-  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
-    return colors_and_keys[2 * a + 1] < colors_and_keys[2 * b + 1];
-  });
+    if (color_of(r) == color) members.push_back(r);
+  std::ranges::stable_sort(members, {}, key_of);
   ProcessGroup part;
   part.backend_ = backend_->subgroup(members, group);
   // This group makes that for normalization too. The new one would have to be prepared for splits

@@ -4,6 +4,7 @@
 #include "../../core/create.h"
 #include "../../core/hash.h"
 #include "../backend.h"
+#include "../broadcast_text.h"
 #include "reducer.h"
 
 #include <algorithm>
@@ -89,14 +90,12 @@ void compare_lines(const std::vector<std::string>& of_rank_0, const std::vector<
 void check_same_model(const ProcessGroup& group, const std::vector<std::string>& description) {
   std::string text;
   for (const std::string& line : description) text += line + "\n";
-  std::int64_t mine[2] = {static_cast<std::int64_t>(Hash64().add(text).value()),
-                          static_cast<std::int64_t>(text.size())};
-  const Tensor hashes_and_sizes = empty({group.size(), 2}, {.dtype = int64});
-  group
-      .all_gather(from_blob(mine, {2}, int64), hashes_and_sizes,
-                  {.name = "DataParallel: compare the models"})
-      .wait();
-  const auto* all = hashes_and_sizes.data<std::int64_t>();
+  const auto hashes_and_sizes =
+      all_gather_numbers(group,
+                         {static_cast<std::int64_t>(Hash64().add(text).value()),
+                          static_cast<std::int64_t>(text.size())},
+                         {.name = "DataParallel: compare the models"});
+  const std::int64_t* all = hashes_and_sizes.data();
   int other = 1;
   while (other < group.size() && std::equal(all, all + 2, all + 2 * other)) ++other;
   if (other == group.size()) return;

@@ -1,6 +1,7 @@
 #include "join.h"
 
 #include "../../core/create.h"
+#include "../broadcast_text.h"
 #include "../submit.h"
 
 namespace tutti::distributed {
@@ -22,14 +23,7 @@ bool Join::step(std::int64_t samples) {
   active_ = static_cast<int>(sums[1]);
   weight_ = weight_of(samples);
   if (active_ == 0 || active_ == group_.size()) return active_ > 0;
-  if (options_.uneven == Uneven::error) {
-    std::vector<std::int64_t> of_ranks(static_cast<std::size_t>(group_.size()));
-    group_
-        .all_gather(from_blob(&samples, {}, int64),
-                    from_blob(of_ranks.data(), {group_.size()}, int64), call)
-        .wait();
-    throw_uneven(of_ranks);
-  }
+  if (options_.uneven == Uneven::error) throw_uneven(all_gather_numbers(group_, {samples}, call));
   return options_.uneven == Uneven::shadow;
 }
 

@@ -2,6 +2,7 @@
 
 #include "../../core/create.h"
 #include "../../core/hash.h"
+#include "../broadcast_text.h"
 #include "../submit.h"
 
 namespace tutti::distributed {
@@ -14,13 +15,10 @@ std::int64_t hash_of(const Tensor& tensor) {
 }
 
 void check_same_count(std::int64_t count, const ProcessGroup& group) {
-  const Tensor counts = empty({group.size()}, {.dtype = int64});
-  group
-      .all_gather(full({}, static_cast<double>(count), {.dtype = int64}), counts,
-                  {.name = "ReplicaCheck: number of tensors"})
-      .wait();
+  const auto counts =
+      all_gather_numbers(group, {count}, {.name = "check_replicas: number of tensors"});
   for (int r = 0; r < group.size(); ++r)
-    if (const std::int64_t other = counts.data<std::int64_t>()[r]; other != count)
+    if (const std::int64_t other = counts[static_cast<std::size_t>(r)]; other != count)
       fail<DistributedError>(
           "replica check of group '{}': rank {} holds {} tensors, rank {} holds {}; pass the same "
           "state on every rank",
@@ -45,14 +43,12 @@ void check_replicas(const StateDict& state, const ProcessGroup& group, const std
   if (group.size() == 1) return;
   const auto count = static_cast<std::int64_t>(state.size());
   check_same_count(count, group);
-  const Tensor mine = empty({count}, {.dtype = int64}),
-               all = empty({group.size(), count}, {.dtype = int64});
+  std::vector<std::int64_t> mine;
   check_together(group, "check_replicas", [&] {
-    for (std::int64_t i = 0; i < count; ++i)
-      mine.data<std::int64_t>()[i] = hash_of(state[static_cast<std::size_t>(i)].second);
+    for (const auto& [name, tensor] : state) mine.push_back(hash_of(tensor));
   });
-  group.all_gather(mine, all, {.name = "ReplicaCheck: hashes"}).wait();
-  const auto* hashes = all.data<std::int64_t>();
+  const auto all = all_gather_numbers(group, mine, {.name = "check_replicas: hashes"});
+  const std::int64_t* hashes = all.data();
   for (std::int64_t i = 0; i < count; ++i)
     for (int r = 1; r < group.size(); ++r)
       if (hashes[r * count + i] != hashes[i])
@@ -60,17 +56,6 @@ void check_replicas(const StateDict& state, const ProcessGroup& group, const std
             "replica check of group '{}': '{}' is not the same on every rank: {}{}", group.name(),
             state[static_cast<std::size_t>(i)].first,
             describe_division(hashes + i, count, group.size()), note);
-}
-
-ReplicaCheck::ReplicaCheck(StateDict state, ProcessGroup group, std::int64_t interval)
-    : state_(std::move(state)), group_(std::move(group)), interval_(interval) {
-  if (interval < 1)
-    fail<ValueError>("ReplicaCheck: expected a positive number of steps, got {}", interval);
-}
-
-void ReplicaCheck::step() {
-  if (++steps_ % interval_ == 0)
-    check_replicas(state_, group_, fmt::format(" (found after step {})", steps_));
 }
 
 }  // namespace tutti::distributed

@@ -79,34 +79,14 @@ class StragglerMonitor::Log {
 namespace {
 
 using Report = StragglerMonitor::Report;
-using Skew = StragglerMonitor::Skew;
 
-Tensor to_tensor(const std::vector<float>& values) {
-  const Tensor result = empty({static_cast<std::int64_t>(values.size())});
-  std::copy(values.begin(), values.end(), result.data<float>());
-  return result;
+// Replaces the values by the reduction over the ranks.
+void reduce(std::vector<float>& values, const ProcessGroup& group, ReduceOp op, const char* name) {
+  group
+      .all_reduce(from_blob(values.data(), {static_cast<std::int64_t>(values.size())}, float32), op,
+                  {.name = name})
+      .wait();
 }
-
-// Adds one collective to the skews of its name.
-class Skews {
- public:
-  void add(const std::string& name, double seconds) {
-    const auto [at, is_new] = index_.try_emplace(name, skews_.size());
-    if (is_new) skews_.push_back({.name = name});
-    Skew& skew = skews_[at->second];
-    skew.mean_seconds += seconds;
-    skew.largest_seconds = std::max(skew.largest_seconds, seconds);
-    ++skew.calls;
-  }
-  std::vector<Skew> take() {
-    for (Skew& skew : skews_) skew.mean_seconds /= static_cast<double>(skew.calls);
-    return std::move(skews_);
-  }
-
- private:
-  std::vector<Skew> skews_;
-  std::map<std::string, std::size_t> index_;
-};
 
 // What one rank contributes to a report, as it travels in the all-gather.
 struct RankTotals {
@@ -152,13 +132,12 @@ StragglerMonitor::Report StragglerMonitor::report() {
   const std::size_t group_calls = mine.size();
   const std::vector<float> statistics = normalization_->seconds();
   mine.insert(mine.end(), statistics.begin(), statistics.end());
-  const Tensor minima = to_tensor(mine), maxima = to_tensor(mine);
-  group_.all_reduce(minima, ReduceOp::min, {.name = "StragglerMonitor: shortest times"}).wait();
-  group_.all_reduce(maxima, ReduceOp::max, {.name = "StragglerMonitor: longest times"}).wait();
-  const float *shortest = minima.data<float>(), *longest = maxima.data<float>();
+  std::vector<float> shortest = mine, longest = mine;
+  reduce(shortest, group_, ReduceOp::min, "StragglerMonitor: shortest times");
+  reduce(longest, group_, ReduceOp::max, "StragglerMonitor: longest times");
 
   Report report;
-  Skews skews;
+  std::map<std::string, std::size_t> index;  // in the skews
   RankTotals totals{.waited_seconds = waited_seconds()};
   for (std::size_t i = 0; i < mine.size(); ++i) {
     if (shortest[i] < 0) continue;  // a rank has not waited for it
@@ -168,9 +147,15 @@ StragglerMonitor::Report StragglerMonitor::report() {
       totals.held_up_seconds += skew;
       totals.came_last += 1;
     }
-    if (i < group_calls) skews.add(main_->name(i), skew);
+    if (i >= group_calls) continue;
+    const auto [at, is_new] = index.try_emplace(main_->name(i), report.skews.size());
+    if (is_new) report.skews.push_back({.name = at->first});
+    Skew& of_name = report.skews[at->second];
+    of_name.mean_seconds += skew;
+    of_name.largest_seconds = std::max(of_name.largest_seconds, skew);
+    ++of_name.calls;
   }
-  report.skews = skews.take();
+  for (Skew& skew : report.skews) skew.mean_seconds /= static_cast<double>(skew.calls);
   gather_totals(totals, group_, report);
   main_->clear();
   normalization_->clear();

@@ -11,7 +11,6 @@ void discard(nn::Sequential& net, const ProcessGroup& group, const Tensor& x) {
   Autocast{bfloat16};                                              // warned
   DataParallel(net.named_parameters(), {}, group);                 // warned
   distributed::Join(group, {});                                    // warned
-  distributed::ReplicaCheck(net.state_dict(), group, 1);           // warned
   distributed::StragglerMonitor{group};                            // warned
   trace::Profile("profile.json");                                  // warned
   cuda::DeviceScope(0);                                            // warned
