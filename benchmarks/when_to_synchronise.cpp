@@ -59,7 +59,7 @@ Task make_task(const std::string& name, const std::string& folder) {
     const data::Transform norm = data::OnImage(data::Normalize(
         {.mean = {0.5f}, .deviation = {0.25f}, .format = MemoryFormat::channels_last}));
     return {true,
-            1'000,
+            600,
             11,
             std::make_shared<data::SegmentationFolder>(folder + "/train"),
             std::make_shared<data::SegmentationFolder>(folder + "/val"),
@@ -71,10 +71,10 @@ Task make_task(const std::string& name, const std::string& folder) {
   const data::Transform norm = data::Normalize(
       {.mean = {0.286f}, .deviation = {0.353f}, .format = MemoryFormat::channels_last});
   return {false,
-          800,
+          500,
           10,
-          first(data::load_idx(folder, "train"), 6'400),
-          first(data::load_idx(folder, "t10k"), 4'000),
+          first(data::load_idx(folder, "train"), 4'000),
+          first(data::load_idx(folder, "t10k"), 2'000),
           {data::RandomHorizontalFlip(), norm},
           {norm}};
 }
