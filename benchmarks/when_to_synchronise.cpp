@@ -4,27 +4,7 @@
 // fixed here; when_to_synchronise.py makes all runs and draws them.
 #include "../examples/unet.h"
 
-#include <tutti/autograd/grad_mode.h>
-#include <tutti/core/create.h>
-#include <tutti/core/random.h>
-#include <tutti/data/idx.h>
-#include <tutti/data/loader.h>
-#include <tutti/data/segmentation_folder.h>
-#include <tutti/data/transforms/flip.h>
-#include <tutti/data/transforms/masked.h>
-#include <tutti/data/transforms/normalize.h>
-#include <tutti/distributed/data_parallel/data_parallel.h>
-#include <tutti/distributed/metric_sums.h>
-#include <tutti/distributed/world.h>
-#include <tutti/nn/batch_norm/convert.h>
-#include <tutti/nn/batch_norm/pool_statistics.h>
-#include <tutti/nn/batch_norm/recompute_statistics.h>
-#include <tutti/nn/confusion_matrix.h>
-#include <tutti/nn/functional/loss.h>
-#include <tutti/nn/resnet.h>
-#include <tutti/optim/adam.h>
-#include <tutti/optim/schedule.h>
-#include <tutti/optim/sgd.h>
+#include <tutti/tutti.h>
 
 #include <chrono>
 #include <cstdio>
