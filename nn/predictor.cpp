@@ -8,6 +8,7 @@
 #include "../kernels/kernels.h"
 #include "batch_norm/fold.h"
 #include "conv.h"
+#include "conv_transpose.h"
 #include "pack_weights.h"
 #include "resnet.h"
 
@@ -54,11 +55,13 @@ std::shared_ptr<Layer> make_resnet(const ModelCard& card, const StateDict& state
 }  // namespace
 
 void pack_weights(Module& module) {
-  for (const auto& [path, each] : module.named_modules())
-    if (const auto* convolution = dynamic_cast<const Conv*>(each)) {
-      const Tensor& weight = convolution->weight;
-      kernels::on(weight.device()).convolution.keep_packed(weight);
-    }
+  const auto keep = [](const Tensor& weight) {
+    kernels::on(weight.device()).convolution.keep_packed(weight);
+  };
+  for (const auto& [path, each] : module.named_modules()) {
+    if (const auto* convolution = dynamic_cast<const Conv*>(each)) keep(convolution->weight);
+    if (const auto* transposed = dynamic_cast<const ConvTranspose*>(each)) keep(transposed->weight);
+  }
 }
 
 struct Predictor::Model {
