@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/images/when_to_synchronise.svg and prints the tables of docs/when_to_synchronise.md from
+"""Draws docs/images/when_to_synchronise.svg and writes the table of docs/when_to_synchronise.md from
 benchmarks/results/when_to_synchronise.txt. With a program, a folder of scenes and one of Fashion-MNIST it first makes
 the runs that the file does not have, two at a time, and adds a line for each:
 
@@ -29,8 +29,8 @@ CURVES = [("synchronised over all ranks", "#1d4ed8"), ("synchronised over pairs 
 def measure(program, *folders):
     lines = RESULT.read_text().splitlines() if RESULT.exists() else []
     done = {tuple(line.split()[:4]) for line in lines}
-    plan = [(task, str(ranks), mode, str(seed)) for seed in SEEDS for ranks, mode in RUNS for task in TASKS]
-    plan += [(task, str(ranks), mode, "1") for ranks, mode in CHECKS for task in TASKS]
+    plan = [(task, str(ranks), mode, str(seed)) for seed in SEEDS
+            for ranks, mode in RUNS + (CHECKS if seed == SEEDS[0] else []) for task in TASKS]
 
     def make(run):
         task, ranks, mode, seed = run
@@ -93,16 +93,22 @@ def draw():
     width = 2 * LEFT + 2 * WIDTH + GAP
     svg = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {TOP + HEIGHT + 80}" '
            'font-family="sans-serif" font-size="12">', '<rect width="100%" height="100%" fill="white"/>']
+    table = []
     for t, task in enumerate(TASKS):
         of_task = curves(runs, task)
         svg += panel(task, LEFT + t * (WIDTH + GAP), of_task)
-        print(f"\n| {task} | " + " | ".join(str(16 // ranks) for ranks in RANKS) + " |\n|" + " --- |" * 6)
-        for name, curve in zip([name for name, _ in CURVES] + ["local, pooled statistics"], of_task):
+        table += [f"| {task} | " + " | ".join(str(16 // ranks) for ranks in RANKS) + " | GroupNorm |", "|" + " --- |" * 7]
+        for name, curve in [("statistics of rank 0", of_task[2] + of_task[4][:1]), ("pooled", of_task[5]),
+                            ("recomputed", of_task[3])]:
             cells = [f"{sum(s) / len(s):.3f} ({min(s):.3f} to {max(s):.3f})" if s else "" for s in curve]
-            print(f"| {name} | " + " | ".join(cells) + " |")
+            table.append(f"| {name} | " + " | ".join((cells + [""])[:6]) + " |")
+        table += ["", "Seeds, from left to right: " + ", ".join(str(len(s)) for s in of_task[2] + of_task[4][:1]) + ".", ""]
     for i, (name, color) in enumerate(CURVES):
         x, y = LEFT + 250 * (i % 3), TOP + HEIGHT + 56 + 18 * (i // 3)
         svg.append(f'<path d="M{x},{y - 4}h20" stroke="{color}" stroke-width="3"/><text x="{x + 26}" y="{y}">{name}</text>')
+    page = ROOT / "docs/when_to_synchronise.md"
+    before, rest = page.read_text().split("<!-- runs -->\n")
+    page.write_text(before + "<!-- runs -->\n" + "\n".join(table) + "<!-- end -->" + rest.split("<!-- end -->")[1])
     (ROOT / "docs/images/when_to_synchronise.svg").write_text("\n".join([*svg, "</svg>", ""]))
 
 

@@ -7,8 +7,6 @@
 #include "../core/random.h"
 #include "../kernels/kernels.h"
 #include "batch_norm/fold.h"
-#include "conv.h"
-#include "conv_transpose.h"
 #include "pack_weights.h"
 #include "resnet.h"
 
@@ -55,13 +53,9 @@ std::shared_ptr<Layer> make_resnet(const ModelCard& card, const StateDict& state
 }  // namespace
 
 void pack_weights(Module& module) {
-  const auto keep = [](const Tensor& weight) {
-    kernels::on(weight.device()).convolution.keep_packed(weight);
-  };
-  for (const auto& [path, each] : module.named_modules()) {
-    if (const auto* convolution = dynamic_cast<const Conv*>(each)) keep(convolution->weight);
-    if (const auto* transposed = dynamic_cast<const ConvTranspose*>(each)) keep(transposed->weight);
-  }
+  for (const auto& [name, parameter] : module.named_parameters())
+    if (parameter.rank() > 2)  // the weight of a convolution
+      kernels::on(parameter.device()).convolution.keep_packed(parameter);
 }
 
 struct Predictor::Model {
