@@ -6,11 +6,12 @@
 
 namespace tutti::nn {
 
-/// Lets every convolution in `module` keep its weight a second time, in the layout that the kernels
-/// of the CPU compute with. Otherwise each call converts the weight: with one image, that takes 40%
-/// as long as the convolutions of a ResNet-50. The copies are made when they are first needed and
-/// take as much memory as the weights, once for each layout that the inputs' shapes ask for; for
-/// Winograd's algorithm (kernels/cpu/winograd.h), 4 times as much as a float32 weight.
+/// Lets every convolution in `module`, transposed ones included, keep its weight a second time, in
+/// the layout that the kernels of the CPU compute with. Otherwise each call converts the weight:
+/// with one image, that takes 40% as long as the convolutions of a ResNet-50. The copies are made
+/// when they are first needed and take as much memory as the weights, once for each layout that the
+/// inputs' shapes ask for; for Winograd's algorithm (kernels/cpu/winograd.h), 4 times as much as a
+/// float32 weight.
 ///
 /// Outputs stay the same to the bit. load_state_dict(), an optimizer's step and all other
 /// operations in place make the copies anew; after a write through Tensor::data() or by a

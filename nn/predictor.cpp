@@ -8,7 +8,6 @@
 #include "../core/random.h"
 #include "../kernels/kernels.h"
 #include "batch_norm/fold.h"
-#include "conv.h"
 #include "pack_weights.h"
 #include "resnet.h"
 
@@ -54,11 +53,9 @@ std::shared_ptr<Layer> make_resnet(const ModelCard& card, const StateDict& state
 }  // namespace
 
 void pack_weights(Module& module) {
-  for (const auto& [path, each] : module.named_modules())
-    if (const auto* convolution = dynamic_cast<const Conv*>(each)) {
-      const Tensor& weight = convolution->weight;
-      kernels::on(weight.device()).convolution.keep_packed(weight);
-    }
+  for (const auto& [name, parameter] : module.named_parameters())
+    if (parameter.rank() > 2)  // the weight of a convolution
+      kernels::on(parameter.device()).convolution.keep_packed(parameter);
 }
 
 struct Predictor::Model {

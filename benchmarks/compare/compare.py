@@ -33,7 +33,7 @@ OF_INFERENCE = ["compile, frozen", "ONNX Runtime", "OpenVINO"]  # peers that can
 @dataclass
 class Workload:
     name: str
-    kind: str  # train, infer, ranks, mlp or overhead
+    kind: str  # train, infer, ranks, mlp, overhead or operation
     model: str
     batch: int = 0
     side: int = 0
@@ -63,6 +63,16 @@ WORKLOADS = [
              option="sync", iterations=4),
     Workload("2 ranks, ResNet-20, batch 128, local statistics", "ranks", "resnet20", batch=128, side=32,
              option="local", iterations=4),
+    Workload("fcn_resnet50 step, 2 images of 256 x 256, float32", "train", "fcn_resnet50", batch=2, side=256,
+             iterations=1, drift=2e-2),
+    Workload("fcn_resnet50 step, 2 images of 256 x 256, bfloat16", "train", "fcn_resnet50", batch=2, side=256,
+             option="bfloat16", iterations=1, tolerance=5e-2, drift=1e-1),
+    Workload("U-Net step, 4 images of 256 x 256, float32", "train", "unet", batch=4, side=256, iterations=1,
+             drift=1e-2),
+    Workload("bilinear upsampling by 8 and cross-entropy, 2 images of 256 x 256", "operation", "upsample", batch=2,
+             side=32, iterations=4),
+    Workload("transposed convolution 2x2, stride 2, 4 x 128 x 64 x 64", "operation", "conv_transpose", batch=4,
+             side=64, iterations=4),
     Workload("add of 16 floats, forward", "overhead", "add", iterations=5),
     Workload("add of 16 floats, backward", "overhead", "add_backward", iterations=5),
     Workload("linear 16x16, forward, recording", "overhead", "linear", iterations=5),
@@ -75,6 +85,7 @@ MEMORY_WORKLOADS = [
     Workload("ResNet-101 step, batch 16, float32", "train", "resnet101", batch=16, side=224, iterations=1,
              drift=2e-2),
     WORKLOADS[2],
+    *(workload for workload in WORKLOADS if workload.model == "fcn_resnet50"),
 ]
 
 
@@ -138,12 +149,19 @@ def make_inputs(workload, folder):
         for name, tensor in tensors.items():
             tensor.numpy().astype(numpy.float32).tofile(f"{folder}/{name}.f32")
         return
-    model = compare_torch.make_model(workload.model)
-    classes = model.fc.out_features
+    if workload.kind == "operation":  # the images are its input
+        model, classes = torch.nn.ConvTranspose2d(128, 64, 2, 2), 21
+        channels, zoom = (21, 8) if workload.model == "upsample" else (128, 1)
+    else:
+        model, channels, zoom = compare_torch.make_model(workload.model), 3, 1
+        classes = model.fc.out_features if hasattr(model, "fc") else 21
     save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()},
               f"{folder}/weights.safetensors")
-    save_file({"images": torch.randn(workload.batch, 3, workload.side, workload.side),
-               "labels": torch.randint(classes, (workload.batch,))}, f"{folder}/input.safetensors")
+    sides = [workload.side] * 2
+    is_dense = workload.kind == "operation" or workload.model in ("fcn_resnet50", "unet")
+    labels = [workload.batch, *(zoom * side for side in sides)] if is_dense else [workload.batch]
+    save_file({"images": torch.randn(workload.batch, channels, *sides), "labels": torch.randint(classes, labels)},
+              f"{folder}/input.safetensors")
 
 
 def commands(workload, options, folder):

@@ -2,6 +2,7 @@
 // oneDNN primitives in the layouts that oneDNN likes best, on buffers that stay where they are; and
 // how many bytes everything else moves at least. It is a contender like the others (contender.h),
 // but its outputs are the bytes of the rest and the copy bandwidth in bytes per second.
+#include "../../examples/unet.h"
 #include "../copy.h"
 #include "contender.h"
 
@@ -10,6 +11,7 @@
 #include <tutti/core/state_dict.h>
 #include <tutti/kernels/cpu/onednn_primitive.h>
 #include <tutti/nn/resnet.h>
+#include <tutti/nn/segmentation.h>
 
 #include <algorithm>
 #include <memory>
@@ -40,15 +42,18 @@ struct Call {
 
 memory::dims dims_of(const Dims& dims) { return {dims.begin(), dims.end()}; }
 
-// The primitives of one convolution in training. The first convolution needs no gradient of x.
-std::vector<Call> calls_of(const nn::Conv2d& layer, const Shape& x_shape, const Shape& y_shape,
+// The primitives of one convolution in training. The first convolution needs no gradient of x. A
+// transposed convolution has those of the convolution from its output to its input.
+template <class Layer>
+std::vector<Call> calls_of(const Layer& layer, const Shape& x_shape, const Shape& y_shape,
                            memory::data_type type, bool is_first) {
   const auto any = memory::format_tag::any;
   const memory::desc x(dims_of(x_shape), type, any), y(dims_of(y_shape), type, any),
       w(dims_of(layer.weight.shape()), type, any),
       dw(dims_of(layer.weight.shape()), memory::data_type::f32, any);
-  const Dims &steps = layer.options().stride.values(), &borders = layer.options().padding.values();
-  const memory::dims stride(2, steps[0]), padding(2, borders[0]), dilation{0, 0};
+  const auto& o = layer.options();
+  const memory::dims stride(2, o.stride.values()[0]), padding(2, o.padding.values()[0]),
+      dilation(2, o.dilation.values()[0] - 1);
   const auto algorithm = dnnl::algorithm::convolution_direct;
   const auto forward = onednn::describe<dnnl::convolution_forward>(
       dnnl::prop_kind::forward_training, algorithm, x, w, memory::desc(), y, stride, dilation,
@@ -84,7 +89,7 @@ struct Step {
 
 // Watches a forward of the model to see its shapes. `last` is the name of a block's last
 // convolution.
-Step step_of(nn::ResNet& model, const std::string& last, const Shape& images,
+Step step_of(nn::Layer& model, const std::string& last, const Shape& images,
              memory::data_type type) {
   Step step;
   const double element = type == memory::data_type::bf16 ? 2 : 4;
@@ -103,6 +108,14 @@ Step step_of(nn::ResNet& model, const std::string& last, const Shape& images,
             step.bytes_of_rest += static_cast<double>(y.numel()) * element * (ends_block ? 11 : 8);
             return Tensor();
           });
+    } else if (auto* transposed = dynamic_cast<nn::ConvTranspose2d*>(module)) {
+      transposed->add_forward_hook([&, transposed](nn::Layer&, const Tensor& x, const Tensor& y) {
+        backwards.push_back(calls_of(*transposed, y.shape(), x.shape(), type, false));
+        // The concatenation behind it reads and writes y and a skip as large as y; its backward
+        // does so with their gradients.
+        step.bytes_of_rest += static_cast<double>(y.numel()) * element * 8;
+        return Tensor();
+      });
     }
   }
   const NoGrad guard;
@@ -126,6 +139,13 @@ double copy_bandwidth() {
   return 2 * static_cast<double>(bytes) / best;
 }
 
+std::shared_ptr<nn::Layer> make_model(const std::string& name) {
+  if (name == "unet")
+    return std::make_shared<examples::UNet>(examples::UNet::Options{.classes = 21});
+  if (name.starts_with("fcn")) return nn::segmentation_network(name, {.classes = 21});
+  return nn::resnet(name);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -133,12 +153,13 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: %s train MODEL FOLDER float32|bfloat16\n", argv[0]);
     return 2;
   }
-  const auto model = nn::resnet(argv[2]);
+  const std::string network = argv[2];
+  const auto model = make_model(network);
   Shape images;
   for (const auto& [name, tensor] : load_safetensors(std::string(argv[3]) + "/input.safetensors"))
     if (name == "images") images = tensor.shape();
   const bool is_bfloat16 = std::string(argv[4]) == "bfloat16";
-  const std::string last = std::string(argv[2]) == "resnet50" ? "conv3" : "conv2";
+  const std::string last = network == "unet" ? "none" : network.ends_with("50") ? "conv3" : "conv2";
   Step step =
       step_of(*model, last, images, is_bfloat16 ? memory::data_type::bf16 : memory::data_type::f32);
   dnnl::stream stream(onednn::engine());

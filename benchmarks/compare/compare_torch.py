@@ -50,6 +50,41 @@ class ResNet20(nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
+class DoubleConv(nn.Module):
+    def __init__(self, channels_in, channels):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+
+    def forward(self, x):
+        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        return F.relu(self.bn2(self.conv2(x)), inplace=True)
+
+
+class UNet(nn.Module):
+    """examples/unet.h, for sizes that are multiples of 16."""
+
+    def __init__(self, classes=21, width=64, levels=4):
+        super().__init__()
+        widths = [width << level for level in range(levels + 1)]
+        self.down = nn.ModuleList(map(DoubleConv, [3, *widths], widths))
+        pairs = list(zip(widths[:0:-1], widths[-2::-1]))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, 2) for a, b in pairs)
+        self.join = nn.ModuleList(DoubleConv(2 * b, b) for _, b in pairs)
+        self.head = nn.Conv2d(width, classes, 1)
+
+    def forward(self, x):
+        skips = [self.down[0](x)]
+        for down in self.down[1:]:
+            skips.append(down(F.max_pool2d(skips[-1], 2)))
+        x = skips.pop()
+        for up, join in zip(self.up, self.join):
+            x = join(torch.cat([skips.pop(), up(x)], 1))
+        return self.head(x)
+
+
 class Checkpointed(nn.Module):
     """Runs a block again in backward instead of keeping what is inside of it."""
 
@@ -62,6 +97,7 @@ class Checkpointed(nn.Module):
 
 
 def checkpoint_blocks(model):
+    model = getattr(model, "backbone", model)
     for name, stage in model.named_children():
         if name.startswith("layer"):
             setattr(model, name, nn.Sequential(*map(Checkpointed, stage)))
@@ -70,7 +106,11 @@ def checkpoint_blocks(model):
 def make_model(name):
     if name == "resnet20":
         return ResNet20()
+    if name == "unet":
+        return UNet()
     import torchvision
+    if name.startswith("fcn"):
+        return getattr(torchvision.models.segmentation, name)(weights_backbone=None, num_classes=21)
     return getattr(torchvision.models, name)()
 
 
@@ -96,13 +136,17 @@ def times_of(count, iteration):
 
 def make_step(model, arguments, images, labels):
     model.train()
+    for module in model.modules():  # its random numbers are not tutti's
+        if isinstance(module, nn.Dropout):
+            module.eval()
     sgd = torch.optim.SGD(model.parameters(), **SGD)
     called = torch.compile(model) if arguments.compiled else model
 
     def step():
         sgd.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=arguments.option == "bfloat16"):
-            loss = F.cross_entropy(called(images), labels)
+            logits = called(images)
+            loss = F.cross_entropy(logits["out"] if isinstance(logits, dict) else logits, labels)
         loss.backward()
         sgd.step()
         return loss.item()
@@ -114,6 +158,34 @@ def training(arguments):
     model, images, labels = load(arguments)
     step = make_step(model, arguments, images, labels)
     return [step() for _ in range(3)], lambda count: times_of(count, step)
+
+
+def operation(arguments):
+    """Forward and backward of one operation, as in compare_tutti.cpp."""
+    from safetensors.torch import load_file
+    tensors = load_file(arguments.folder + "/input.safetensors")
+    x = tensors["images"].contiguous(memory_format=torch.channels_last).requires_grad_()
+    up = nn.ConvTranspose2d(128, 64, 2, 2)
+    if arguments.model == "conv_transpose":
+        up.load_state_dict(load_file(arguments.folder + "/weights.safetensors"))
+        up = up.to(memory_format=torch.channels_last)
+    dy = torch.ones(4, 64, 128, 128).contiguous(memory_format=torch.channels_last)
+
+    def forward(x):
+        if arguments.model == "conv_transpose":
+            return up(x)
+        return F.cross_entropy(F.interpolate(x, scale_factor=8, mode="bilinear"), tensors["labels"])
+
+    called = torch.compile(forward) if arguments.compiled else forward
+
+    def run():
+        x.grad = None
+        up.zero_grad(set_to_none=True)
+        y = called(x)
+        y.backward(dy if y.dim() else None)
+        return y.detach()
+
+    return [run().square().mean().item(), x.grad.square().sum().item()], lambda count: times_of(count, run)
 
 
 def inference(arguments):
@@ -230,7 +302,7 @@ class Arguments:
 
 def main():
     arguments = Arguments(*sys.argv[1:])
-    kinds = {"train": training, "infer": inference, "ranks": two_ranks}
+    kinds = {"train": training, "infer": inference, "ranks": two_ranks, "operation": operation}
     outputs, run = kinds[arguments.kind](arguments)
     print("ready", *outputs, flush=True)
     for line in sys.stdin:

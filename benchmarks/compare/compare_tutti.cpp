@@ -1,5 +1,6 @@
 // The contender tutti of benchmarks/compare: measures one workload, which its arguments name as
 // compare.py passes them. All state of a workload is made once; only its iterations are timed.
+#include "../../examples/unet.h"
 #include "contender.h"
 
 #include <tutti/autograd/functions.h>
@@ -10,9 +11,13 @@
 #include <tutti/distributed/data_parallel/data_parallel.h>
 #include <tutti/nn/activation.h>
 #include <tutti/nn/batch_norm/convert.h>
+#include <tutti/nn/conv_transpose.h>
+#include <tutti/nn/dropout.h>
+#include <tutti/nn/functional/interpolate.h>
 #include <tutti/nn/functional/loss.h>
 #include <tutti/nn/predictor.h>
 #include <tutti/nn/resnet.h>
+#include <tutti/nn/segmentation.h>
 #include <tutti/optim/adam.h>
 #include <tutti/optim/sgd.h>
 
@@ -59,8 +64,19 @@ struct Batch {
   }
 };
 
-std::shared_ptr<nn::ResNet> load_model(const Arguments& arguments) {
-  auto model = nn::resnet(arguments.model);
+// Dropout would draw other numbers than PyTorch's, so both sides leave it out.
+std::shared_ptr<nn::Layer> make_model(const std::string& name) {
+  if (name == "unet")
+    return std::make_shared<examples::UNet>(examples::UNet::Options{.classes = 21});
+  if (!name.starts_with("fcn")) return nn::resnet(name);
+  const auto model = nn::segmentation_network(name, {.classes = 21});
+  for (const auto& [path, module] : model->named_modules())
+    if (auto* dropout = dynamic_cast<nn::Dropout*>(module)) dropout->eval();
+  return model;
+}
+
+std::shared_ptr<nn::Layer> load_model(const Arguments& arguments) {
+  auto model = make_model(arguments.model);
   model->load_state_dict(load_safetensors(arguments.folder + "/weights.safetensors"));
   model->to(MemoryFormat::channels_last);
   if (arguments.recompute_output) nn::set_recompute_output(*model);
@@ -82,7 +98,9 @@ class Training {
     {
       std::optional<Autocast> autocast;
       if (dtype_ != float32) autocast.emplace(dtype_);
-      loss = nn::cross_entropy((*model_)(batch_.images), batch_.labels);
+      auto* const segments = dynamic_cast<nn::SegmentationNetwork*>(model_.get());
+      loss = segments ? segments->loss(batch_.images, batch_.labels)
+                      : nn::cross_entropy((*model_)(batch_.images), batch_.labels);
     }
     loss.backward();
     sgd_.step();
@@ -90,7 +108,7 @@ class Training {
   }
 
  private:
-  std::shared_ptr<nn::ResNet> model_;
+  std::shared_ptr<nn::Layer> model_;
   Batch batch_;
   optim::SGD sgd_;
   DType dtype_;
@@ -122,6 +140,34 @@ Workload inference(const Arguments& arguments) {
   return {logits, [=, images = batch.images](int count) {
             return times_of(count, 1, [&] { predictor->logits(images); });
           }};
+}
+
+// Forward and backward of one operation: the loss of logits that are upsampled by 8, or the
+// transposed convolution by which a U-Net goes from 128 to 64 channels. The output is the loss or
+// the mean of the squares.
+Workload operation(const Arguments& arguments) {
+  const Batch batch(arguments);
+  const Tensor x = batch.images.requires_grad_();
+  const auto up = std::make_shared<nn::ConvTranspose2d>(
+      nn::ConvTranspose2d::Options{.in = 128, .out = 64, .kernel = 2, .stride = 2});
+  if (arguments.model == "conv_transpose")
+    up->load_state_dict(load_safetensors(arguments.folder + "/weights.safetensors"));
+  const Tensor dy = ones({4, 64, 128, 128}).contiguous(MemoryFormat::channels_last);
+  const auto run = [=, labels = batch.labels] {
+    x.set_grad({});
+    up->zero_grad();
+    if (arguments.model == "conv_transpose") {
+      const Tensor y = (*up)(x);
+      y.backward(dy);
+      return y;
+    }
+    const Tensor loss = nn::cross_entropy(
+        nn::interpolate(x, {.scale_factor = {8}, .mode = nn::InterpolateMode::bilinear}), labels);
+    loss.backward();
+    return loss;
+  };
+  return {{mean(square(run())).item<double>(), sum(square(x.grad())).item<double>()},
+          [run](int count) { return times_of(count, 1, run); }};
 }
 
 // Two ranks as threads, each with half of the batch, as train_resnet --ranks 2 runs them.
@@ -235,6 +281,7 @@ Workload workload_of(const Arguments& arguments) {
   if (arguments.kind == "ranks") return two_ranks(arguments);
   if (arguments.kind == "mlp") return small_mlp(arguments);
   if (arguments.kind == "overhead") return overhead(arguments);
+  if (arguments.kind == "operation") return operation(arguments);
   throw Error("unknown workload " + arguments.kind);
 }
 
@@ -243,7 +290,7 @@ Workload workload_of(const Arguments& arguments) {
 int main(int argc, char** argv) {
   if (argc < 5) {
     std::fprintf(stderr,
-                 "usage: %s train|infer|ranks|mlp|overhead MODEL FOLDER OPTION "
+                 "usage: %s train|infer|ranks|mlp|overhead|operation MODEL FOLDER OPTION "
                  "[recompute-output]\n",
                  argv[0]);
     return 2;

@@ -143,7 +143,7 @@ bool convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
 
 bool convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,
                                 const Tensor& dx) {
-  if (is_divided_by_channels(w, dx, options)) {
+  if (!PackedWeights::of(w) && is_divided_by_channels(w, dx, options)) {
     const ChannelShares dxs(dx);
     return in_shares(dx.size(1), {dy, w, dx}, [&](std::int64_t begin, std::int64_t end) {
       const Tensor own = dxs.part(begin, end, dy);
@@ -171,7 +171,8 @@ bool convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOpt
         primitive.add(DNNL_ARG_DIFF_DST, Direction::in, descs.y, backward.diff_dst_desc());
         primitive.add(DNNL_ARG_WEIGHTS, Direction::in, descs.w, backward.weights_desc());
         primitive.add(DNNL_ARG_DIFF_SRC, Direction::out, descs.x, backward.diff_src_desc());
-      });
+      },
+      PackedWeights::of(w));
 }
 
 bool has_amx() {

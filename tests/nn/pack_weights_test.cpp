@@ -5,6 +5,7 @@
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
 #include <tutti/nn/conv.h>
+#include <tutti/nn/conv_transpose.h>
 #include <tutti/nn/pack_weights.h>
 #include <tutti/nn/resnet.h>
 #include <tutti/optim/sgd.h>
@@ -25,8 +26,9 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 }
 
 // The convolution with an unpacked copy of the layer's weight.
-Tensor unpacked(const nn::Conv2d& layer, const Tensor& x) {
-  nn::Conv2d other(layer.options());
+template <class Layer>
+Tensor unpacked(const Layer& layer, const Tensor& x) {
+  Layer other(layer.options());
   const NoGrad no_grad;
   other.weight.copy_(layer.weight);
   other.bias.copy_(layer.bias);
@@ -106,6 +108,19 @@ TEST(PackWeights, KeepsTransformedKernels) {
   EXPECT_TRUE(same_bits(layer(x), unpacked(layer, x)));
   EXPECT_EQ(live(), after_one);
   layer.weight.mul_(2);
+  EXPECT_TRUE(same_bits(layer(x), unpacked(layer, x)));
+}
+
+// A transposed convolution is the gradient of one, which has kernels of its own.
+TEST(PackWeights, KeepsTheWeightOfATransposedConvolution) {
+  const NoGrad no_grad;
+  nn::ConvTranspose2d layer({.in = 64, .out = 32, .kernel = 2, .stride = 2});
+  const Tensor x = randn({2, 64, 7, 9}).contiguous(MemoryFormat::channels_last);
+  nn::pack_weights(layer);
+  for (int call = 0; call < 2; ++call) EXPECT_TRUE(same_bits(layer(x), unpacked(layer, x)));
+  layer.weight.mul_(2);
+  EXPECT_TRUE(same_bits(layer(x), unpacked(layer, x)));
+  const Autocast autocast(bfloat16);
   EXPECT_TRUE(same_bits(layer(x), unpacked(layer, x)));
 }
 
