@@ -12,11 +12,17 @@ namespace tutti::nn {
 /// and [abc] for one of several: "layer1.*" matches "layer1.0.conv1.weight".
 bool matches(const std::string& path, const std::string& pattern);
 
+/// Returns the parameters whose path matches `pattern`. ValueError, which lists the first names
+/// that exist, if there are none.
+StateDict parameters_matching(const Module& module, const std::string& pattern);
+/// Returns the parameters that match any of `patterns`. ValueError if one matches nothing.
+StateDict parameters_matching(const Module& module, std::initializer_list<const char*> patterns);
+
 /// Freezes what matches `pattern`, or with `on` false undoes that: a matching parameter requires no
 /// gradient, and a BatchNorm whose own path or any of whose parameters matches is frozen as a whole
 /// (BatchNorm::freeze), because a layer with a fixed weight must not go on moving its statistics.
 /// Returns the paths of the parameters. Call it before the optimizer and DataParallel are made.
-/// ValueError, which lists the first names that exist, if nothing matches.
+/// ValueError if nothing matches.
 std::vector<std::string> freeze(Module& module, const std::string& pattern = "*", bool on = true);
 /// Freezes what matches any of `patterns`, as in freeze(net, {"bn1.*", "layer1.*"}). ValueError if
 /// one of them matches nothing; then nothing has changed.

@@ -1,4 +1,5 @@
-// Group normalisation as a layer. nn::group_norm computes it.
+// Group normalisation as a layer. nn::group_norm computes it; convert_batchnorm_to_groupnorm()
+// (batch_norm/convert.h) makes BatchNorm layers of a model compute the same.
 #pragma once
 
 #include "module.h"

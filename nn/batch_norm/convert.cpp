@@ -28,6 +28,19 @@ std::vector<std::string> revert_sync_batchnorm(Module& module, const ConvertFilt
   return change_layers(module, filter, [](BatchNorm& layer) { return layer.revert(); });
 }
 
+std::vector<std::string> convert_batchnorm_to_groupnorm(Module& module, std::int64_t groups,
+                                                        const ConvertFilter& filter) {
+  std::vector<BatchNorm*> layers;
+  std::vector<std::string> paths = change_layers(module, filter, [&](BatchNorm& layer) {
+    if (layer.is_folded() || layer.channel_groups() > 0) return false;
+    layer.check_channel_groups(groups);
+    layers.push_back(&layer);
+    return true;
+  });
+  for (BatchNorm* layer : layers) layer->normalize_by_groups(groups);
+  return paths;
+}
+
 std::vector<std::string> set_recompute_output(Module& module, const std::string& pattern, bool on) {
   const auto is_meant = [&](const std::string& path, const BatchNorm&) {
     return matches(path, pattern);

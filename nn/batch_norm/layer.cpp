@@ -2,6 +2,7 @@
 
 #include "../../autograd/functions.h"
 #include "../../distributed/backend.h"
+#include "../functional/group_norm.h"
 #include "../normalization.h"
 #include "call.h"
 
@@ -49,8 +50,22 @@ Tensor BatchNorm::forward(const Tensor& x, const ForwardOptions& options) {
 }
 
 Tensor BatchNorm::compute(const Tensor& x, const ForwardOptions& options) {
+  if (channel_groups_ > 0) return normalize_groups(x, options);
   look_for_world();
   return batch_norm(x, arguments(options), history_);
+}
+
+Tensor BatchNorm::normalize_groups(const Tensor& x, const ForwardOptions& options) const {
+  if (x.rank() < input_dims().min || x.rank() > input_dims().max)
+    fail<ShapeError>("{}: expected input of shape {}, got {}", error_name(), input_dims().shape,
+                     tutti::to_string(x.shape()));
+  if (options.position_weights.defined())
+    fail<ValueError>(
+        "{}: the layer normalises by {} groups of channels, which knows no position weights",
+        error_name(), channel_groups_);
+  Tensor y = group_norm(x, channel_groups_, weight, bias, options_.eps);
+  if (options.residual.defined()) y = y + options.residual;
+  return options.relu ? relu(y) : y;
 }
 
 BatchNormArgs BatchNorm::arguments(const ForwardOptions& options) const {
@@ -100,6 +115,23 @@ void BatchNorm::become_identity(int rank) {
     *own = Tensor();
 }
 
+void BatchNorm::check_channel_groups(std::int64_t groups) const {
+  if (groups < 1 || options_.channels % groups != 0)
+    fail<ValueError>("{}: expected groups that divide {} channels, got {}", error_name(),
+                     options_.channels, groups);
+  if (options_.group || options_.eps_is_floor)
+    fail<ValueError>("{}: a layer that {} cannot normalise by groups of channels; {}", error_name(),
+                     options_.group ? "shares statistics with ranks" : "takes eps as a floor",
+                     options_.group ? "call set_process_group({}) first" : "GroupNorm adds eps");
+}
+
+void BatchNorm::normalize_by_groups(std::int64_t groups) {
+  check_channel_groups(groups);
+  channel_groups_ = groups;
+  for (Tensor* own : {&running_mean, &running_var, &num_batches_tracked, &num_elements_tracked})
+    *own = Tensor();
+}
+
 void BatchNorm::check_statistics() const { history_->deferred_errors.throw_all(); }
 
 void BatchNorm::freeze(bool on) {
@@ -124,6 +156,10 @@ void BatchNorm::look_for_world() {
 }
 
 void BatchNorm::share_with(std::optional<ProcessGroup> group) {
+  if (group && channel_groups_ > 0)
+    fail<ValueError>(
+        "{}: the layer normalises by groups of channels and has no statistics to share",
+        error_name());
   options_.group = std::move(group);
   history_->layer = options_.group ? ++options_.group->implementation()->layers : 0;
   history_->traits = {};
@@ -131,7 +167,7 @@ void BatchNorm::share_with(std::optional<ProcessGroup> group) {
 }
 
 bool BatchNorm::convert(const std::optional<ProcessGroup>& group) {
-  if (options_.group) return false;
+  if (options_.group || channel_groups_ > 0) return false;
   if (group) set_process_group(group);
   else share_with_world();
   return is_converted_ = true;
@@ -170,6 +206,7 @@ std::string BatchNorm::describe() const {
   const Device device = own.defined() ? own.device() : options_.device;
   if (dtype != float32) text += ", dtype=" + tutti::to_string(dtype);
   if (!device.is_cpu()) text += ", device=" + tutti::to_string(device);
+  if (channel_groups_ > 0) text += fmt::format(", normalises by {} groups", channel_groups_);
   if (options_.recompute_output) text += ", recompute_output=true";
   if (is_frozen_) text += ", frozen";
   if (is_folded()) text += ", folded";

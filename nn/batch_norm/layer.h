@@ -73,17 +73,29 @@ class BatchNorm : public Layer {
   /// as layer(x) does.
   Tensor forward(const Tensor& x, const ForwardOptions& options);
 
-  /// Shares statistics with the ranks of `group` from now on, or with nobody if there is none. The
-  /// layer's count of synchronised calls restarts at 0, so that it is equal on ranks that come from
-  /// different groups. The layer takes the next number of the group, which its collectives carry,
-  /// as it does at construction: ranks must give their layers a group in the same order.
+  /// Shares statistics with the ranks of `group` from now on, or with nobody if there is none.
+  /// ValueError for a group if the layer normalises by groups of channels. The layer's count of
+  /// synchronised calls restarts at 0, so that it is equal on ranks that come from different
+  /// groups. The layer takes the next number of the group, which its collectives carry, as it does
+  /// at construction: ranks must give their layers a group in the same order.
   void set_process_group(std::optional<ProcessGroup> group);
-  /// Gives the layer a group, by default distributed::world(), if it has none; returns whether it
-  /// did. See convert.h.
+  /// Gives the layer a group, by default distributed::world(), if it has none and does not
+  /// normalise by groups of channels; returns whether it did. See convert.h.
   bool convert(const std::optional<ProcessGroup>& group);
   /// Removes the group that convert() gave; returns whether there was one.
   bool revert();
   const std::optional<ProcessGroup>& process_group() const { return options_.group; }
+
+  /// Makes the layer normalise each sample over groups of channels, as GroupNorm does, for
+  /// convert_batchnorm_to_groupnorm(). Weight and bias stay; the running statistics become
+  /// undefined and leave the state dict. Training and evaluation are the same from then on.
+  /// ValueError if `groups` does not divide the channels, or the layer has a group of ranks or an
+  /// eps that is a floor.
+  void normalize_by_groups(std::int64_t groups);
+  /// Throws the errors of normalize_by_groups() and changes nothing.
+  void check_channel_groups(std::int64_t groups) const;
+  /// Returns the number of groups of channels; 0 in a layer that normalises by batches.
+  std::int64_t channel_groups() const { return channel_groups_; }
 
   /// Freezes the layer, or undoes that. A frozen layer normalises by its running statistics also in
   /// training, does not change them, communicates nothing, and its weight and bias require no
@@ -142,10 +154,12 @@ class BatchNorm : public Layer {
   BatchNormArgs arguments(const ForwardOptions& options) const;
   void set_folded_arguments(BatchNormArgs& args) const;
   Tensor compute(const Tensor& x, const ForwardOptions& options);
+  Tensor normalize_groups(const Tensor& x, const ForwardOptions& options) const;
 
   bool is_converted_ = false;
   bool is_of_world_ = false;  ///< the group is world(), because no other one was given
   bool is_frozen_ = false;
+  std::int64_t channel_groups_ = 0;
   int folded_rank_ = 0;  ///< the rank of the input of a folded layer; 0 for any other layer
   /// Where recompute_statistics() pools the batches that it runs; undefined at other times.
   kernels::RunningStatistics pooled_statistics_;

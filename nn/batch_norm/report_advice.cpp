@@ -187,7 +187,8 @@ void advise_on_batches(const Layers& layers, std::vector<std::string>& warnings)
   const bool can_share = !layer.is_synchronized && layer.values.size() > 1;
   warnings.push_back(fmt::format(
       "Statistics are noisy {}: a forward normalises by {:.1f} values per channel, and {:.0f} is "
-      "little. Use larger batches, {}or a normalisation without batches (GroupNorm).",
+      "little. Use larger batches, {}or a normalisation without batches "
+      "(convert_batchnorm_to_groupnorm()).",
       in_layers(found, layers), layer.values_per_batch, fewest_values,
       can_share ? "share statistics by convert_sync_batchnorm(), " : ""));
 }

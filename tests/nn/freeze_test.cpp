@@ -89,6 +89,8 @@ TEST(Freeze, TakesAListOfPatterns) {
     EXPECT_EQ(!parameter.requires_grad(),
               nn::matches(path, "bn1.*") || nn::matches(path, "layer1.*"))
         << path;
+  const auto found = nn::parameters_matching(net, {"bn1.*", "layer1.*", "bn1.weight"});
+  EXPECT_EQ(found.size(), both.size());
 }
 
 TEST(Freeze, AListWithAPatternThatMatchesNothingChangesNothing) {
@@ -104,6 +106,9 @@ TEST(Freeze, APatternThatMatchesNothingNamesWhatThereIs) {
   nn::ResNet net({.depth = 20});
   expect_contains(message_of<ValueError>([&] { nn::freeze(net, "layer9.*"); }),
                   {"layer9.*", "conv1.weight", "bn1.weight"});
+  expect_contains(message_of<ValueError>([&] { nn::parameters_matching(net, "nothing"); }),
+                  {"nothing", "conv1.weight"});
+  EXPECT_EQ(nn::parameters_matching(net, "fc.*").size(), 2u);
 }
 
 }  // namespace

@@ -1,13 +1,17 @@
-// Tests of group_norm, GroupNorm and InstanceNorm. The fixtures compare values with PyTorch's.
+// Tests of group_norm, GroupNorm, InstanceNorm, and of BatchNorm layers that were converted to
+// group normalisation. The fixtures compare values with PyTorch's.
 #include "distributed/messages.h"
 #include "kernels/compare.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/autograd/record.h>
+#include <tutti/nn/batch_norm/convert.h>
+#include <tutti/nn/batch_norm/recompute_statistics.h>
 #include <tutti/nn/functional/group_norm.h>
 #include <tutti/nn/group_norm.h>
 #include <tutti/nn/instance_norm.h>
+#include <tutti/nn/resnet.h>
 
 #include <gtest/gtest.h>
 
@@ -127,6 +131,62 @@ TEST(InstanceNorm, AnEmptyBatchDoesNotMoveTheRunningStatistics) {
   EXPECT_EQ(layer(randn({0, 2, 5})).shape(), (Shape{0, 2, 5}));
   EXPECT_EQ(to_vector(layer.running_mean), mean);
   EXPECT_EQ(to_vector(layer.running_var), var);
+}
+
+// A converted layer computes what a GroupNorm does, in its place, with its residual and ReLU.
+TEST(ConvertToGroupNorm, ALayerComputesWhatAGroupNormDoes) {
+  nn::BatchNorm2d layer({.channels = 4, .eps = 1e-3, .dtype = dtype});
+  nn::GroupNorm plain({.groups = 2, .channels = 4, .eps = 1e-3, .dtype = dtype});
+  const Tensor weight = layer.weight;
+  layer.weight.detach().copy_(randn({4}));
+  EXPECT_EQ(nn::convert_batchnorm_to_groupnorm(layer, 2), std::vector<std::string>{""});
+  plain.load_state_dict(layer.state_dict());
+  const Tensor x = randn({3, 4, 5, 2}, {dtype}), residual = randn({3, 4, 5, 2}, {dtype});
+  for (const bool training : {true, false}) {
+    layer.train(training);
+    EXPECT_EQ(to_vector(layer(x)), to_vector(plain(x)));
+    EXPECT_EQ(to_vector(layer.forward(x, {.residual = residual, .relu = true})),
+              to_vector(relu(plain(x) + residual)));
+  }
+  EXPECT_EQ(layer.weight.id(), weight.id()) << "an optimizer's handle stays valid";
+  EXPECT_NE(layer.to_string().find("normalises by 2 groups"), std::string::npos);
+  EXPECT_TRUE(nn::convert_batchnorm_to_groupnorm(layer, 2).empty());
+  EXPECT_TRUE(nn::recompute_statistics(layer, [&] { layer(x); }).empty());
+}
+
+TEST(ConvertToGroupNorm, AResNetTrainsWithoutBatches) {
+  const auto net = nn::resnet("resnet20", {.classes = 3});
+  EXPECT_EQ(nn::convert_batchnorm_to_groupnorm(*net, 8).size(), 19u);
+  for (const auto& [path, tensor] : net->state_dict())
+    EXPECT_EQ(path.find("running"), std::string::npos) << path;
+  const Tensor x = randn({3, 3, 8, 8});
+  const Tensor y = (*net)(x);
+  sum(square(y)).backward();
+  for (const auto& [path, parameter] : net->named_parameters())
+    EXPECT_TRUE(parameter.grad().defined()) << path;
+  net->eval();
+  EXPECT_LT(relative_error((*net)(x.slice(0, 1, 2)), y.slice(0, 1, 2)), 1e-5)
+      << "a sample does not depend on the others";
+}
+
+TEST(ConvertToGroupNorm, RefusesLayersThatItCannotConvert) {
+  nn::Sequential net;
+  auto& first = net.append<nn::BatchNorm2d>({.channels = 8});
+  auto& second = net.append<nn::BatchNorm2d>({.channels = 6});
+  expect_contains(message_of<ValueError>([&] { nn::convert_batchnorm_to_groupnorm(net, 4); }),
+                  {"BatchNorm '1'", "divide 6 channels", "got 4"});
+  EXPECT_EQ(first.channel_groups(), 0) << "nothing has changed";
+  second.set_process_group(ProcessGroup());
+  EXPECT_THROW(nn::convert_batchnorm_to_groupnorm(net, 2), ValueError);
+  const auto is_first = [](const std::string& path, const nn::BatchNorm&) { return path == "0"; };
+  EXPECT_EQ(nn::convert_batchnorm_to_groupnorm(net, 2, is_first), std::vector<std::string>{"0"});
+
+  EXPECT_THROW(first.set_process_group(ProcessGroup()), ValueError);
+  EXPECT_TRUE(nn::convert_sync_batchnorm(net, ProcessGroup()).empty());
+  EXPECT_THROW(first.forward(randn({2, 8, 3, 3}), {.position_weights = ones({2})}), ValueError);
+  EXPECT_THROW(first(randn({2, 8, 3})), ShapeError);
+  nn::BatchNorm floor({.channels = 4, .eps_is_floor = true});
+  EXPECT_THROW(floor.normalize_by_groups(2), ValueError);
 }
 
 }  // namespace
