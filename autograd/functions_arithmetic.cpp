@@ -187,9 +187,7 @@ Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> m
 }
 
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
-  if (condition.dtype() != boolean)
-    fail<DTypeError>("where: expected a condition of dtype bool, got {}",
-                     to_string(condition.dtype()));
+  expect_bool("where", condition);
   autograd::expect_same_dtype_and_device("where", a, b);
   if (condition.device() != a.device())
     fail<DeviceError>(
@@ -209,8 +207,7 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
 }
 
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
-  if (mask.dtype() != boolean)
-    fail<DTypeError>("masked_fill: expected a mask of dtype bool, got {}", to_string(mask.dtype()));
+  expect_bool("masked_fill", mask);
   autograd::expect_same_device("masked_fill", x, mask);
   autograd::expect_number_fits("masked_fill", x, value);
   return where(mask, full({}, value, {x.dtype(), x.device()}), x);

@@ -2,8 +2,7 @@
 // turned, tinted and overlapping, on textured grounds of varied light. Class 0 is the ground.
 //   make_scenes DIR [--train 2000] [--val 200] [--size 64] [--seed 1] [--data FOLDER]
 // writes DIR/train and DIR/val as data::SegmentationFolder reads them. Sides of the scenes are
-// size to 1.25 size pixels. The same flags give the same files. Errors are one line on standard
-// error and exit status 2.
+// size to 1.25 size pixels. The same flags give the same files.
 #include "png_file.h"
 
 #include <tutti/core/create.h>
@@ -12,14 +11,13 @@
 #include <tutti/data/idx.h>
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <numbers>
 #include <vector>
 using namespace tutti;
@@ -148,45 +146,26 @@ void write_folder(const std::string& folder, const data::Dataset& articles, std:
   }
 }
 
-using Flags = std::map<std::string, std::string>;
-
-std::int64_t number(const Flags& flags, const std::string& name, std::int64_t least) {
-  const std::string& text = flags.at(name);
-  std::int64_t value = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || stop != end || value < least || value > 1'000'000)
-    fail<ValueError>("{}: expected a number from {} to 1000000, got '{}'", name, least,
-                     excerpt(text));
-  return value;
-}
-
-void run(const std::vector<std::string>& words) {
-  Flags flags{{"--train", "2000"},
-              {"--val", "200"},
-              {"--size", "64"},
-              {"--seed", "1"},
-              {"--data", "/usr/share/datasets/fashion-mnist"}};
-  for (std::size_t i = 1; i < words.size(); i += 2) {
-    if (!flags.contains(words[i]) || i + 1 == words.size()) flags.clear();
-    else flags[words[i]] = words[i + 1];
-    if (flags.empty()) break;
-  }
-  if (words.empty() || words[0].starts_with("--") || flags.empty())
-    fail<ValueError>(
-        "usage: make_scenes DIR [--train 2000] [--val 200] [--size 64] [--seed 1] [--data FOLDER]");
-  const std::int64_t size = number(flags, "--size", 8);
-  const auto seed = static_cast<std::uint64_t>(number(flags, "--seed", 0)) * 4'000'000;
-  write_folder(words[0] + "/train", *data::load_idx(flags["--data"], "train"),
-               number(flags, "--train", 1), size, seed);
-  write_folder(words[0] + "/val", *data::load_idx(flags["--data"], "t10k"),
-               number(flags, "--val", 1), size, seed + 1);
-}
-
 }  // namespace
 
 int main(int argc, char** argv) try {
-  run({argv + 1, argv + argc});
+  CLI::App app("Writes scenes for segmentation into DIR/train and DIR/val.");
+  std::string folder, articles = "/usr/share/datasets/fashion-mnist";
+  std::int64_t train = 2000, val = 200, size = 64;
+  std::uint64_t seed = 1;
+  const auto add_number = [&](const char* name, auto& value, int least, const char* help) {
+    app.add_option(name, value, help)->capture_default_str()->check(CLI::Range(least, 1'000'000));
+  };
+  app.add_option("DIR", folder, "The folder that is written")->required();
+  add_number("--train", train, 1, "The number of scenes for training");
+  add_number("--val", val, 1, "The number of scenes for tests");
+  add_number("--size", size, 8, "The smallest side of a scene in pixels");
+  add_number("--seed", seed, 0, "Another number makes other scenes");
+  app.add_option("--data", articles, "The folder of Fashion-MNIST")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  seed *= 4'000'000;
+  write_folder(folder + "/train", *data::load_idx(articles, "train"), train, size, seed);
+  write_folder(folder + "/val", *data::load_idx(articles, "t10k"), val, size, seed + 1);
 } catch (const std::exception& error) {
   std::fprintf(stderr, "make_scenes: %s\n", escape_controls(error.what()).c_str());
   return 2;

@@ -106,6 +106,14 @@ std::string straggler_summary(const std::vector<Metrics>& rows) {
       rank, sum.held_up_seconds[rank], sum.came_last[rank], sum.collectives, *least, *most);
 }
 
+Tensor gather_from_ranks(const Tensor& mine, const ProcessGroup& group, const std::string& name) {
+  Shape shape = mine.shape();
+  shape.insert(0, group.size());
+  const Tensor all = empty(shape, {.dtype = mine.dtype()});
+  group.all_gather(mine, all, {.name = name}).wait();
+  return all;
+}
+
 // ---- metrics table
 
 namespace {
@@ -242,14 +250,13 @@ Predictions choose(const Predictions& from, bool right, std::int64_t most) {
 // Returns the predictions of all ranks, of which each gives at most `most`.
 Predictions gather(const Predictions& mine, std::int64_t most, const ProcessGroup& group) {
   constexpr std::int64_t columns = 4;
-  const Tensor own = full({most, columns}, -1, {.dtype = float64}),
-               all = empty({group.size(), most, columns}, {.dtype = float64});
+  const Tensor own = full({most, columns}, -1, {.dtype = float64});
   double* to = own.data<double>();
   for (const Prediction& p : mine)
     for (const double value : {static_cast<double>(p.index), static_cast<double>(p.label),
                                static_cast<double>(p.predicted), p.probability})
       *to++ = value;
-  group.all_gather(own, all, {.name = "predictions"}).wait();
+  const Tensor all = gather_from_ranks(own, group, "predictions");
   Predictions result;
   const double* row = all.data<double>();
   for (std::int64_t i = 0; i < group.size() * most; ++i, row += columns)

@@ -59,6 +59,10 @@ bool is_out_of_patience(const std::vector<Metrics>& rows, std::int64_t patience)
 /// long each rank waited. Empty where no epoch has a straggler report, as on one rank.
 std::string straggler_summary(const std::vector<Metrics>& rows);
 
+/// Returns `mine` of every rank, in a tensor with the ranks as its first dimension. `name` is that
+/// of the collective.
+Tensor gather_from_ranks(const Tensor& mine, const ProcessGroup& group, const std::string& name);
+
 /// The number of columns of the table.
 constexpr std::int64_t metrics_columns = 9;
 

@@ -83,13 +83,13 @@ bool is_result(const fs::path& file) {
   return kind && kind->is_result && fs::file_size(file, ignored) > 0;
 }
 
+}  // namespace
+
 std::string host_name() {
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);
   return name.data();
 }
-
-}  // namespace
 
 bool is_run_file(const std::string& name) { return find_run_file(name) != nullptr; }
 
@@ -398,10 +398,8 @@ std::string masked_checksum(std::string_view bytes) {
   return little_endian(std::rotr(crc32c(bytes), 15) + 0xA282EAD8u);
 }
 
-// ---- protobuf: a field is a key, which holds its number and how it is encoded, and a value
-
-constexpr std::uint64_t encoded_as_varint = 0, encoded_as_64_bits = 1, encoded_with_length = 2,
-                        encoded_as_32_bits = 5;
+// ---- protobuf: a field is a key, which holds its number and how it is encoded, and a value. The
+// numbers are those of TensorFlow's event.proto and summary.proto.
 
 std::string varint(std::uint64_t value) {
   std::string bytes;
@@ -409,28 +407,18 @@ std::string varint(std::uint64_t value) {
   return bytes + static_cast<char>(value);
 }
 
-std::string key(std::uint64_t field, std::uint64_t encoding) {
-  return varint(field << 3 | encoding);
+std::string field(int number, std::int64_t value) {
+  return varint(number << 3) + varint(static_cast<std::uint64_t>(value));
 }
-std::string integer_field(std::uint64_t field, std::int64_t value) {
-  return key(field, encoded_as_varint) + varint(static_cast<std::uint64_t>(value));
+std::string field(int number, double value) {
+  return varint(number << 3 | 1) + little_endian(std::bit_cast<std::uint64_t>(value));
 }
-std::string double_field(std::uint64_t field, double value) {
-  return key(field, encoded_as_64_bits) + little_endian(std::bit_cast<std::uint64_t>(value));
+std::string field(int number, float value) {
+  return varint(number << 3 | 5) + little_endian(std::bit_cast<std::uint32_t>(value));
 }
-std::string float_field(std::uint64_t field, double value) {
-  return key(field, encoded_as_32_bits) +
-         little_endian(std::bit_cast<std::uint32_t>(static_cast<float>(value)));
+std::string field(int number, const std::string& value) {
+  return varint(number << 3 | 2) + varint(value.size()) + value;
 }
-std::string bytes_field(std::uint64_t field, const std::string& value) {
-  return key(field, encoded_with_length) + varint(value.size()) + value;
-}
-
-// The numbers of the fields in TensorFlow's event.proto and summary.proto.
-constexpr std::uint64_t event_wall_time = 1, event_step = 2, event_file_version = 3,
-                        event_summary = 5, event_session_log = 7, summary_value = 1, value_tag = 1,
-                        value_simple_value = 2, session_log_status = 1;
-constexpr std::int64_t session_log_start = 1;
 
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -463,21 +451,21 @@ std::string tfrecord(std::string_view bytes) {
 
 EventFile::EventFile(const std::string& folder, std::int64_t first_step)
     : path_(new_path(folder)), file_(path_, std::ios::binary) {
-  write_event(bytes_field(event_file_version, "brain.Event:2"));
-  write_event(integer_field(event_step, first_step) +
-              bytes_field(event_session_log, integer_field(session_log_status, session_log_start)));
+  write_event(field(3, "brain.Event:2"));               // file_version
+  const std::string start = field(1, std::int64_t{1});  // status: START
+  write_event(field(2, first_step) + field(7, start));  // step, session_log
 }
 
 void EventFile::add(std::int64_t step, const std::vector<std::pair<std::string, double>>& scalars) {
   std::string values;
   for (const auto& [tag, number] : scalars)
-    values += bytes_field(summary_value,
-                          bytes_field(value_tag, tag) + float_field(value_simple_value, number));
-  write_event(integer_field(event_step, step) + bytes_field(event_summary, values));
+    values += field(1, field(1, tag) + field(2, static_cast<float>(number)));  // tag, simple_value
+  write_event(field(2, step) + field(5, values));                              // step, summary
 }
 
 void EventFile::write_event(const std::string& fields) {
-  file_ << tfrecord(double_field(event_wall_time, seconds_since_1970()) + fields) << std::flush;
+  const std::string wall_time = field(1, seconds_since_1970());
+  file_ << tfrecord(wall_time + fields) << std::flush;
   if (!file_) fail<FileError>("cannot write '{}': {}", path_, std::strerror(errno));
 }
 

@@ -22,6 +22,9 @@
 
 namespace tutti::examples {
 
+/// Returns the name of this host.
+std::string host_name();
+
 /// Returns whether the trainer writes files of this name into a run folder.
 bool is_run_file(const std::string& name);
 

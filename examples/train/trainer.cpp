@@ -23,9 +23,7 @@
 #include <tutti/nn/batch_norm/recompute_statistics.h>
 
 #include <sched.h>
-#include <unistd.h>
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -517,16 +515,6 @@ void TrainingRun::throw_load_error() const {
 
 // ---- checkpoints
 
-namespace {
-
-Tensor gather_rows(const Tensor& mine, const ProcessGroup& group) {
-  const Tensor all = empty({group.size(), mine.size(0)}, {.dtype = mine.dtype()});
-  group.all_gather(mine, all, {.name = "checkpoint"}).wait();
-  return all;
-}
-
-}  // namespace
-
 void TrainingRun::begin() {
   if (checkpoint_) continue_from(*checkpoint_);
   else if (options_.resume) log_.say("no checkpoint yet: from the beginning");
@@ -567,7 +555,7 @@ void TrainingRun::continue_from(const Checkpoint& from) {
 void TrainingRun::save_checkpoint() {
   share_buffers();
   const Tensor random = distributed::gather_generators(group_),
-               sums = gather_rows(sums_.sums(), group_);
+               sums = gather_from_ranks(sums_.sums(), group_, "checkpoint");
   const Checkpoint checkpoint{.step = step_,
                               .steps = length_.steps,
                               .steps_per_epoch = length_.steps_per_epoch,
@@ -599,12 +587,10 @@ namespace {
 // Identifies the cores that this rank may run on: the host's name and the affinity mask. Ranks with
 // the same identity compete for cores; mpirun may or may not have bound each rank to its own.
 std::int64_t hash_of_cores() {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
   cpu_set_t cores;
   CPU_ZERO(&cores);
   sched_getaffinity(0, sizeof(cores), &cores);
-  std::string identity(host.data());
+  std::string identity = host_name();
   identity.append(reinterpret_cast<const char*>(&cores), sizeof(cores));
   return static_cast<std::int64_t>(std::hash<std::string_view>{}(identity));
 }
@@ -619,12 +605,9 @@ Device device_of_rank(const TrainOptions& options, int local_rank) {
 
 int threads_of_rank(const ProcessGroup& group) {
   const std::int64_t own = hash_of_cores();
-  const Tensor mine = empty({1}, {.dtype = int64}),
-               all = empty({group.size(), 1}, {.dtype = int64});
-  *mine.data<std::int64_t>() = own;
-  group.all_gather(mine, all, {.name = "cores"}).wait();
-  const auto* first = all.data<std::int64_t>();
-  const auto sharing = static_cast<int>(std::count(first, first + group.size(), own));
+  const auto all =
+      to_vector<std::int64_t>(gather_from_ranks(tensor(std::vector{own}), group, "cores"));
+  const auto sharing = static_cast<int>(std::ranges::count(all, own));
   return std::max(1, available_cores() / sharing);
 }
 

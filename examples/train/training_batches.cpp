@@ -268,12 +268,8 @@ bool has_a_lone_image(const TrainOptions& o, const Scopes& scopes, std::int64_t 
 Scopes gather_scopes(const TrainOptions& o, const ProcessGroup& group) {
   std::int64_t mine = group.rank();
   if (o.sync_bn) mine = statistics_group(o, group).implementation()->info().world_ranks.front();
-  Scopes scopes(static_cast<std::size_t>(group.size()));
-  group
-      .all_gather(from_blob(&mine, {}, int64), from_blob(scopes.data(), {group.size()}, int64),
-                  {.name = "scopes of statistics"})
-      .wait();
-  return scopes;
+  return to_vector<std::int64_t>(
+      gather_from_ranks(from_blob(&mine, {}, int64), group, "scopes of statistics"));
 }
 
 // Returns the path of a batch normalisation that is trained and sees maps of one position; empty

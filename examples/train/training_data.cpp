@@ -369,12 +369,9 @@ Metadata describe_data(const TrainOptions& options, const TrainingData& data) {
 
 void expect_same_data(const TrainingData& data, const ProcessGroup& group) {
   constexpr std::int64_t count = 4;
-  const Tensor mine = empty({count}, {.dtype = int64});
-  const std::array numbers{data.train->size(), data.test->size(), data.classes,
-                           static_cast<std::int64_t>(hash_of(data))};
-  std::copy(numbers.begin(), numbers.end(), mine.data<std::int64_t>());
-  const Tensor all = empty({group.size(), count}, {.dtype = int64});
-  group.all_gather(mine, all, {.name = "data"}).wait();
+  const std::vector numbers{data.train->size(), data.test->size(), data.classes,
+                            static_cast<std::int64_t>(hash_of(data))};
+  const Tensor all = gather_from_ranks(tensor(numbers), group, "data");
   const std::int64_t* const first = all.data<std::int64_t>();
   for (int rank = 1; rank < group.size(); ++rank) {
     const std::int64_t* const other = first + rank * count;

@@ -204,18 +204,13 @@ StepTimer::Scope::~Scope() {
 }
 
 std::vector<StepTimes> StepTimer::take(const ProcessGroup& group) {
-  constexpr std::int64_t columns = step_part_count + 1;
   std::vector<double> mine(times_.seconds.begin(), times_.seconds.end());
   mine.push_back(static_cast<double>(times_.steps));
-  std::vector<double> all(static_cast<std::size_t>(group.size() * columns));
-  group
-      .all_gather(from_blob(mine.data(), {columns}, float64),
-                  from_blob(all.data(), {group.size(), columns}, float64), {.name = "step times"})
-      .wait();
+  const Tensor all = gather_from_ranks(tensor(mine, {.dtype = float64}), group, "step times");
   times_ = {};
   std::vector<StepTimes> ranks(static_cast<std::size_t>(group.size()));
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const double* const row = all.data() + r * columns;
+    const double* const row = all.data<double>() + r * mine.size();
     std::copy_n(row, step_part_count, ranks[r].seconds.begin());
     ranks[r].steps = static_cast<std::int64_t>(row[step_part_count]);
   }

@@ -21,5 +21,5 @@ train=("$programs/train_segmentation" --data scenes --model unet --width 2 --cro
 "$programs/segment" run/model.safetensors scenes/val/images/00001.png --out masks
 [ -s masks/00001-mask.png ] && [ -s masks/00001-overlay.png ]
 refuses usage "$programs/segment" run/model.safetensors
-refuses "--size: expected a number from 8" "$programs/make_scenes" x --size 0
+refuses "--size: Value 0 not in range" "$programs/make_scenes" x --size 0
 refuses "holds another run" "${train[@]}"
