@@ -37,7 +37,9 @@ class ExponentialMovingAverage {
 
   /// Takes in the present values.
   void update();
-  /// The number of updates.
+  /// Makes the next update copy the values, for instance while a warm-up goes on.
+  void restart() { updates_ = 0; }
+  /// The number of updates since the start.
   std::int64_t updates() const { return updates_; }
 
   /// Exchanges the averages with the values of the tensors, in place. The averages that

@@ -1,6 +1,6 @@
 // Changes of brightness, contrast, saturation and hue. Brightness, contrast and saturation are
-// those of torchvision on PIL images, to the bit. The hue is computed in float32, as torchvision
-// does for tensors, because PIL's 8-bit hues lose colours.
+// those of torchvision on images of Pillow (up to 12), to the bit. The hue is computed in float32,
+// as torchvision does for tensors, because PIL's 8-bit hues lose colours.
 #pragma once
 
 #include "transform.h"

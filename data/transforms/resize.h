@@ -1,5 +1,6 @@
-// resize() scales images with an antialiasing filter. The result is that of PIL's Image.resize, to
-// the bit: the same weights in the same fixed-point numbers, horizontally first.
+// resize() scales images with an antialiasing filter. The result is that of Image.resize of Pillow
+// up to version 12, to the bit: the same weights in the same fixed-point numbers, horizontally
+// first. Pillow 13 begins vertically where that is less work.
 #pragma once
 
 #include "transform.h"

@@ -75,6 +75,18 @@ TEST_F(Averages, FollowTheFormulaOfPyTorchFromTheFirstValuesOn) {
   EXPECT_EQ(averages.updates(), 20);
 }
 
+TEST_F(Averages, AfterARestartTheNextUpdateCopies) {
+  ExponentialMovingAverage averages(parameters(), buffers(), 0.9);
+  for (int step = 0; step < 3; ++step) {
+    change_values();
+    averages.update();
+  }
+  EXPECT_NE(to_vector(average_of(averages, "weight")), to_vector(weight_));
+  averages.restart();
+  averages.update();
+  EXPECT_EQ(to_vector(average_of(averages, "weight")), to_vector(weight_));
+}
+
 TEST_F(Averages, AnExchangePutsThemIntoTheModelAndBack) {
   ExponentialMovingAverage averages(parameters(), buffers(), 0.5);
   averages.update();
