@@ -3,7 +3,7 @@
 # the test programs, train_resnet and the library of the benchmarks, for sm_90 and as PTX for later GPUs, without symbols,
 # with the libraries that they need and images to train on. Needs nvcc and no GPU. The result is build/gpu/carry.tar.xz.
 #   tests/gpu/prepare.sh          builds the programs in build/gpu/build, for every x86-64 processor, and packs them
-#   tests/gpu/prepare.sh BUILD    packs those of another build folder; of one without CUDA, the tests for the emulator
+#   tests/gpu/prepare.sh BUILD    packs those of another build folder
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 build=${1:-build/gpu/build} carry=build/gpu/carry
@@ -16,15 +16,9 @@ fi
 
 rm -rf "$carry"
 mkdir -p "$carry/lib" "$carry/images"
-# pack FILE [NAME] copies a program without its symbols.
-pack() { strip -o "$carry/${2:-$(basename "$1")}" "$build/$1"; }
-pack examples/train_resnet
-if [ -e "$build/tests/gpu/gpu_tests" ]; then
-  for name in tests/gpu/{gpu_tests,gpu_ranks,nccl_processes_tests} benchmarks/gpu/libgpu_benchmark.so; do pack "$name"; done
-else
-  pack tests/gpu/gpu_tests_emulated gpu_tests
-  cp "$build"/tests/emulator/*.so "$carry/lib"
-fi
+for name in tests/gpu/{gpu_tests,gpu_ranks,nccl_processes_tests} benchmarks/gpu/libgpu_benchmark.so examples/train_resnet; do
+  strip -o "$carry/$(basename "$name")" "$build/$name"
+done
 # The C library is the machine's own; the other libraries of the compiler are used only where the machine has none.
 find "$carry" -maxdepth 1 -type f -exec ldd {} + | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
   grep -Ev '/(libc|libm|libdl|librt|libpthread)\.so|/build/' | while read -r library; do cp -L "$library" "$carry/lib"; done

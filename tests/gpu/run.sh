@@ -6,7 +6,7 @@
 #   tests/gpu/run.sh 3       the benchmarks beside PyTorch, ResNet-50 first
 #   tests/gpu/run.sh plan    prints what each call may take, and fails where that is too much
 # The results go to $OUT, or else to build/gpu/out: summary-CALL.txt, which can be committed, log-CALL.txt, gpu.md, gpu.json.
-# DEVICE=cpu and SLOWER=FACTOR are for a trial with the programs of the emulator.
+# DEVICE=cpu and SLOWER=FACTOR are for tests/gpu/rehearse.sh.
 set -uo pipefail
 self=$(realpath "$0")
 cd "$(dirname "$self")/../.."
@@ -55,10 +55,7 @@ memcheck() {
     --gtest_filter='SmallKernels*'
 }
 
-ranks() {
-  [ -x "$carry/nccl_processes_tests" ] || { echo "the emulator has no NCCL for processes"; return 77; }
-  NCCL_DEBUG=WARN "$carry/nccl_processes_tests"
-}
+ranks() { NCCL_DEBUG=WARN "$carry/nccl_processes_tests"; }
 
 # train NAME FLAG... trains for an epoch.
 train() {
@@ -83,7 +80,8 @@ losses() {
 
 benchmarks() {
   python3 -c 'import torch' 2>/dev/null || { echo "this machine has no PyTorch to compare with"; return 77; }
-  python3 benchmarks/gpu/run.py --library "$carry/libgpu_benchmark.so" --out "$out" --seconds 200
+  [ "$device" = cuda ] || set -- --quick
+  python3 benchmarks/gpu/run.py --library "$carry/libgpu_benchmark.so" --out "$out" --seconds 200 --device "$device" "$@"
 }
 
 call_1() {
@@ -121,7 +119,8 @@ esac
 rm -rf "$carry"
 mkdir -p "$carry" "$out" "$logs"
 : >"$out/log-$call.txt" >"$out/summary-$call.txt"
-tar -C "$carry" -xJf "$carry.tar.xz" || { echo "run: no programs: run tests/gpu/prepare.sh first" >&2; exit 2; }
+# Where there is no xz, Python unpacks.
+tar -C "$carry" -xJf "$carry.tar.xz" 2>/dev/null || python3 -m tarfile -e "$carry.tar.xz" "$carry" || { echo "run: no programs: run tests/gpu/prepare.sh first" >&2; exit 2; }
 { read -r sources && read -r built; } <"$carry/folders"
 [ -e "$sources" ] || { mkdir -p "$(dirname "$sources")" && ln -s "$PWD" "$sources"; }
 [ -e "$built/tests/gpu/gpu_ranks" ] || { mkdir -p "$built/tests" && ln -sfn "$carry" "$built/tests/gpu"; }
