@@ -2,7 +2,7 @@
 // the end of the wait for it. It prints the median of many rounds. It needs no Google Benchmark.
 #include <tutti/core/create.h>
 #include <tutti/core/ticks.h>
-#include <tutti/distributed/call_log.h>
+#include <tutti/distributed/collective.h>
 
 #include <algorithm>
 #include <chrono>
@@ -13,8 +13,8 @@ using namespace tutti;
 using namespace tutti::distributed;
 
 int main() {
-  CallLog log;
-  const auto entry = log.add({.rank = 0, .size = 2, .group = "world", .world_ranks = {0, 1}});
+  const auto recorder = std::make_shared<FlightRecorder>();
+  const auto group = recorder->add_group("world", {0, 1});
   const Tensor x = ones({64});
   Collective call{.operation = Operation::all_reduce,
                   .input = x,
@@ -29,8 +29,7 @@ int main() {
       const auto start = std::chrono::steady_clock::now();
       for (RecordedCall& each : recorded) {
         ++call.sequence;
-        entry->record(call);
-        each = take_recorded_call();
+        each = {recorder, recorder->record(*group, call_record(call), call.step)};
       }
       const auto middle = std::chrono::steady_clock::now();
       for (RecordedCall& each : recorded) {

@@ -3,13 +3,33 @@
 #include "../core/error.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tutti::distributed {
+namespace {
 
-Backend::Backend(GroupInfo info, std::shared_ptr<World> world)
-    : world_(std::move(world)), latest_call_(world_ ? world_->calls().add(info) : nullptr) {
-  if (latest_call_) info.id = latest_call_->group_id();
+// The call that a backend has just recorded, for the Work that ProcessGroup makes of it. It goes
+// around the backend's interface, so that a backend that passes calls on to another needs no code.
+thread_local RecordedCall recorded_call;
+
+}  // namespace
+
+RecordedCall take_recorded_call() { return std::exchange(recorded_call, {}); }
+
+Backend::Backend(GroupInfo info, std::shared_ptr<World> world) : world_(std::move(world)) {
+  if (world_) {
+    recorder_ = world_->recorder(info);
+    recorded_group_ = recorder_->add_group(info.group, info.world_ranks);
+    info.id = recorded_group_->id;
+  }
   info_ = std::make_shared<GroupInfo>(std::move(info));
+}
+
+CallRecord Backend::record(const Collective& call) {
+  CallRecord record = call_record(call);
+  record.stamp = recorder_->record(*recorded_group_, record, call.step);
+  recorded_call = {recorder_, record.stamp};
+  return record;
 }
 
 GroupInfo Backend::subgroup_info(const std::vector<int>& members, const std::string& name) const {

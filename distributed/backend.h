@@ -84,7 +84,7 @@ class Backend {
   const std::shared_ptr<World>& world() const { return world_; }
   /// Notes that this rank issues `call`, for the errors of other ranks. A backend with a World
   /// calls it in submit(). Returns the record, which the backend may send.
-  CallRecord record(const Collective& call) { return latest_call_->record(call); }
+  CallRecord record(const Collective& call);
 
  private:
   friend class ThreadWorld;
@@ -93,9 +93,14 @@ class Backend {
 
   std::shared_ptr<const GroupInfo> info_;
   std::shared_ptr<World> world_;
-  std::shared_ptr<CallLog::Entry> latest_call_;
+  std::shared_ptr<FlightRecorder> recorder_;  // of this rank, where the backend has a World
+  std::shared_ptr<FlightRecorder::Group> recorded_group_;
   ProcessMark process_;
 };
+
+/// Returns the call that this thread has recorded since the last time it asked, for the Work that
+/// is made of it; none where it has recorded none.
+RecordedCall take_recorded_call();
 
 /// What a backend needs to make the world of this process, which is one rank of it.
 struct ProcessWorldOptions {

@@ -10,6 +10,29 @@
 #include <numeric>
 
 namespace tutti::distributed {
+namespace {
+
+std::string describe_call(Operation operation, std::int64_t sequence, const std::string& group,
+                          const std::string& name, std::int64_t bytes) {
+  std::string text = fmt::format("{} #{} of group '{}'", to_string(operation), sequence, group);
+  std::string about = name;
+  if (operation != Operation::barrier) {
+    const auto size = static_cast<double>(bytes);
+    if (!about.empty()) about += ", ";
+    about += size < 1e3   ? fmt::format("{:.0f} B", size)
+             : size < 1e6 ? fmt::format("{:.1f} kB", size / 1e3)
+                          : fmt::format("{:.1f} MB", size / 1e6);
+  }
+  return about.empty() ? text : fmt::format("{} ({})", text, about);
+}
+
+void sort_latest_first(std::vector<LatestCall>& calls) {
+  std::stable_sort(calls.begin(), calls.end(), [](const LatestCall& a, const LatestCall& b) {
+    return a.record.stamp > b.record.stamp;
+  });
+}
+
+}  // namespace
 
 Work::Work(std::shared_ptr<State> state, RecordedCall recorded)
     : state_(std::move(state)), recorded_(std::move(recorded)) {}
@@ -150,18 +173,39 @@ std::string describe(const Collective& call, const GroupInfo& group) {
                        call.bytes());
 }
 
-std::string describe_call(Operation operation, std::int64_t sequence, const std::string& group,
-                          const std::string& name, std::int64_t bytes) {
-  std::string text = fmt::format("{} #{} of group '{}'", to_string(operation), sequence, group);
-  std::string about = name;
-  if (operation != Operation::barrier) {
-    const auto size = static_cast<double>(bytes);
-    if (!about.empty()) about += ", ";
-    about += size < 1e3   ? fmt::format("{:.0f} B", size)
-             : size < 1e6 ? fmt::format("{:.1f} kB", size / 1e3)
-                          : fmt::format("{:.1f} MB", size / 1e6);
+CallRecord call_record(const Collective& call) {
+  CallRecord record{.sequence = call.sequence, .bytes = call.bytes(), .operation = call.operation};
+  call.name.copy(record.name, sizeof(record.name) - 1);
+  return record;
+}
+
+std::string calls_to_string(std::vector<LatestCall> calls) {
+  constexpr std::size_t most = 6;
+  std::erase_if(calls, [](const LatestCall& call) { return call.record.sequence == 0; });
+  if (calls.empty()) return "no call";
+  sort_latest_first(calls);
+  const std::size_t shown = std::min(calls.size(), most);
+  std::string text;
+  for (std::size_t i = 0; i < shown; ++i) {
+    const auto& [record, group, id] = calls[i];
+    if (i > 0) text += i + 1 == calls.size() ? " and " : ", ";
+    text += describe_call(record.operation, record.sequence, group, record.name, record.bytes);
   }
-  return about.empty() ? text : fmt::format("{} ({})", text, about);
+  if (shown < calls.size()) text += fmt::format(" and {} more", calls.size() - shown);
+  return text;
+}
+
+LatestCalls::LatestCalls(std::vector<LatestCall> calls) {
+  sort_latest_first(calls);
+  for (const LatestCall& call : calls)
+    if (!is_full()) sequences.emplace_back(call.group_id, call.record.sequence);
+  text = calls_to_string(std::move(calls));
+}
+
+std::optional<std::int64_t> LatestCalls::sequence_of(std::uint64_t group_id) const {
+  for (const auto& [group, sequence] : sequences)
+    if (group == group_id) return sequence;
+  return {};
 }
 
 std::vector<int> all_ranks(int size) {
@@ -175,6 +219,13 @@ std::string ranks_to_string(std::span<const int> ranks) {
   for (std::size_t i = 0; i < ranks.size(); ++i)
     text += (i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ") + std::to_string(ranks[i]);
   return text;
+}
+
+std::string to_string(const Absence& absence) {
+  std::string text = ranks_to_string(absence.ranks);
+  if (absence.of > 0) text += fmt::format(" of {}", absence.of);
+  text += " " + absence.what;
+  return absence.timeout.count() > 0 ? text + " within " + to_string(absence.timeout) : text;
 }
 
 std::string text_of(const std::exception_ptr& error) {

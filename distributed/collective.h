@@ -11,8 +11,11 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace tutti::distributed {
 
@@ -137,15 +140,48 @@ std::string disagreement(std::span<const Fingerprint> fingerprints,
 
 /// Returns a text such as "all_reduce #808 of group 'world' (bucket 4, 6.2 MB)".
 std::string describe(const Collective& call, const GroupInfo& group);
-/// Returns the same text from its parts.
-std::string describe_call(Operation operation, std::int64_t sequence, const std::string& group,
-                          const std::string& name, std::int64_t bytes);
+
+/// Returns what a flight recorder keeps of a call.
+CallRecord call_record(const Collective& call);
+
+/// Returns "A, B and C", the latest first, for at most six calls, and "no call" for none. A rank
+/// that waits is in the first, unless it has issued calls of other groups since.
+std::string calls_to_string(std::vector<LatestCall> calls);
+
+/// Where a rank is in its groups, as it tells other ranks.
+struct LatestCalls {
+  /// The most groups that `sequences` tells. Older calls are left out.
+  static constexpr std::size_t most = 15;
+
+  LatestCalls() = default;
+  explicit LatestCalls(std::vector<LatestCall> calls);
+
+  std::string text = "no call";  ///< What calls_to_string() returns, for people.
+  /// GroupInfo::id and the number of the latest call, 0 where there is none yet. The latest call
+  /// comes first.
+  std::vector<std::pair<std::uint64_t, std::int64_t>> sequences = {};
+
+  /// Returns the number of the latest call in a group; nothing where the list does not tell it.
+  std::optional<std::int64_t> sequence_of(std::uint64_t group_id) const;
+  /// Returns whether the rank may be in groups that the list does not tell.
+  bool is_full() const { return sequences.size() == most; }
+};
 
 /// Returns 0, 1, ..., size - 1.
 std::vector<int> all_ranks(int size);
 
 /// Returns "rank 3" or "ranks 1, 2 and 3".
 std::string ranks_to_string(std::span<const int> ranks);
+
+/// The ranks that an error names because they did not do their part in time.
+struct Absence {
+  std::vector<int> ranks;
+  std::string what = "did not arrive";
+  std::chrono::milliseconds timeout{0};  ///< 0 where the text does not tell it.
+  int of = 0;                            ///< The number of all ranks; 0 likewise.
+};
+/// Returns a text such as "ranks 1 and 3 did not arrive within 30 s".
+std::string to_string(const Absence& absence);
 
 /// Returns the text of an exception, for the ranks that get it as a cause.
 std::string text_of(const std::exception_ptr& error);

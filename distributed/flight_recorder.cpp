@@ -1,8 +1,10 @@
 #include "flight_recorder.h"
 
+#include "../core/hash.h"
 #include "../core/ticks.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace tutti::distributed {
 namespace {
@@ -23,26 +25,32 @@ double ticks_to_seconds(std::int64_t ticks) {
          static_cast<double>(now.ticks - at_start.ticks);
 }
 
-FlightRecorder::Group FlightRecorder::add_group(const std::string& name,
-                                                const std::vector<int>& world_ranks) {
+std::shared_ptr<FlightRecorder::Group> FlightRecorder::add_group(
+    const std::string& name, const std::vector<int>& world_ranks) {
   const std::lock_guard lock(mutex_);
-  auto found = std::find_if(groups_.begin(), groups_.end(), [&](const GroupName& group) {
+  auto found = std::find_if(names_.begin(), names_.end(), [&](const GroupName& group) {
     return group.name == name && group.world_ranks == world_ranks;
   });
-  if (found == groups_.end())
-    found = groups_.insert(found, {.name = name, .world_ranks = world_ranks});
-  return {static_cast<std::size_t>(found - groups_.begin()), ++found->count};
+  if (found == names_.end())
+    found = names_.insert(found, {.name = name, .world_ranks = world_ranks});
+  Hash64 id;
+  id.add(std::string_view(name)).add(static_cast<std::uint64_t>(++found->count));
+  for (const int rank : world_ranks) id.add(static_cast<std::uint64_t>(rank));
+  std::erase_if(groups_, [](const auto& group) { return group.use_count() == 1; });
+  return groups_.emplace_back(std::make_shared<Group>(
+      Group{static_cast<std::size_t>(found - names_.begin()), found->count, id.value()}));
 }
 
-std::int64_t FlightRecorder::record(Group group, const CallRecord& call) {
+std::int64_t FlightRecorder::record(Group& group, const CallRecord& call, std::string_view step) {
   const std::int64_t issued = ticks_now();
   const std::lock_guard lock(mutex_);
   Entry& entry = ring_[static_cast<std::size_t>(calls_) % capacity];
-  entry.call = call;
-  entry.group = group;
-  entry.issued = issued;
-  entry.done = entry.waited = 0;
-  return ++calls_;
+  entry = {.call = call, .group = group.index, .group_number = group.number, .issued = issued};
+  entry.call.stamp = ++calls_;
+  group.latest = entry.call;
+  const std::size_t length = strnlen(call.name, sizeof(call.name) - 1);
+  step.copy(entry.call.name + length, sizeof(call.name) - 1 - length);  // ranks may part in it
+  return calls_;
 }
 
 void FlightRecorder::finish(std::int64_t number, std::int64_t began,
@@ -62,11 +70,19 @@ void FlightRecorder::finish(std::int64_t number, std::int64_t began,
 
 FlightRecorder::Contents FlightRecorder::contents() const {
   const std::lock_guard lock(mutex_);
-  Contents contents{.groups = groups_, .calls = calls_, .entries = {}};
+  Contents contents{.groups = names_, .calls = calls_, .entries = {}};
   const auto size = static_cast<std::int64_t>(capacity);
   for (std::int64_t i = std::max<std::int64_t>(0, calls_ - size); i < calls_; ++i)
     contents.entries.push_back(ring_[static_cast<std::size_t>(i % size)]);
   return contents;
+}
+
+std::vector<LatestCall> FlightRecorder::latest_calls() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<LatestCall> calls;
+  for (const auto& group : groups_)
+    calls.push_back({group->latest, names_[group->index].name, group->id});
+  return calls;
 }
 
 }  // namespace tutti::distributed

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <thread>
 
 namespace tutti::distributed {
 namespace {
@@ -42,8 +43,8 @@ class TimeOfTicks {
 Json describe(const FlightRecorder::Entry& entry, std::int64_t number, const TimeOfTicks& time) {
   const CallRecord& call = entry.call;
   Json line{{"number", number},
-            {"group", entry.group.index},
-            {"group_number", entry.group.number},
+            {"group", entry.group},
+            {"group_number", entry.group_number},
             {"sequence", call.sequence},
             {"operation", to_string(call.operation)},
             {"name", std::string(call.name, strnlen(call.name, sizeof(call.name)))},
@@ -54,13 +55,14 @@ Json describe(const FlightRecorder::Entry& entry, std::int64_t number, const Tim
   return line;
 }
 
-Json describe(const FlightRecorder::Contents& contents, const FlightRecorderCause& cause,
-              const TimeOfTicks& time) {
+Json describe(const FlightRecorder& recorder, const FlightRecorder::Contents& contents,
+              const std::string& failure, const TimeOfTicks& time) {
   Json groups = Json::array();
   for (const auto& group : contents.groups)
     groups.push_back({{"name", group.name}, {"ranks", group.world_ranks}});
-  return {{"rank", cause.world_rank}, {"backend", cause.backend}, {"written", time.now()},
-          {"failure", cause.failure}, {"calls", contents.calls},  {"groups", groups}};
+  return {{"rank", recorder.world_rank()}, {"backend", recorder.backend()},
+          {"written", time.now()},         {"failure", failure},
+          {"calls", contents.calls},       {"groups", groups}};
 }
 
 }  // namespace
@@ -78,7 +80,7 @@ std::string flight_recorder_folder() {
 }
 
 void write_flight_recorder(const std::string& folder, const FlightRecorder& recorder,
-                           const FlightRecorderCause& cause) {
+                           const std::string& failure) {
   const FlightRecorder::Contents contents = recorder.contents();
   if (contents.calls == 0) return;
   const TimeOfTicks time;
@@ -87,12 +89,35 @@ void write_flight_recorder(const std::string& folder, const FlightRecorder& reco
     // A name may have been cut within a character.
     text += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   };
-  add(describe(contents, cause, time));
+  add(describe(recorder, contents, failure, time));
   std::int64_t number = contents.calls - static_cast<std::int64_t>(contents.entries.size());
   for (const FlightRecorder::Entry& entry : contents.entries) add(describe(entry, ++number, time));
   std::filesystem::create_directories(folder);
-  write_file_atomically(
-      fmt::format("{}/flight_recorder.{}.{}.jsonl", folder, cause.backend, cause.world_rank), text);
+  write_file_atomically(fmt::format("{}/flight_recorder.{}.{}.jsonl", folder, recorder.backend(),
+                                    recorder.world_rank()),
+                        text);
+}
+
+RecorderWrite::RecorderWrite(std::vector<std::shared_ptr<FlightRecorder>> recorders,
+                             const std::string& failure) noexcept {
+  try {
+    const std::string folder = flight_recorder_folder();
+    if (folder.empty()) return;
+    std::promise<void> is_written;
+    const auto done = is_written.get_future().share();
+    // The thread owns all that it uses, because it may outlive main() where the disk hangs.
+    std::thread([folder, recorders = std::move(recorders), failure,
+                 is_written = std::move(is_written)]() mutable {
+      try {
+        for (const auto& recorder : recorders) write_flight_recorder(folder, *recorder, failure);
+      } catch (const std::exception&) {
+        // The failure of the world is what counts, and is thrown. A full disk must not hide it.
+      }
+      is_written.set_value();
+    }).detach();
+    done_ = done;
+    end_ = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  } catch (const std::exception&) {}  // no thread: the failure of the world is what counts
 }
 
 }  // namespace tutti::distributed

@@ -4,6 +4,8 @@
 
 #include "flight_recorder.h"
 
+#include <future>
+
 namespace tutti::distributed {
 
 /// Sets the folder where the ranks of this process write their flight recorders when their world
@@ -13,17 +15,28 @@ void set_flight_recorder_folder(const std::string& folder);
 /// Returns the folder; empty where there is none.
 std::string flight_recorder_folder();
 
-/// The rank whose calls a file holds, and why it is written.
-struct FlightRecorderCause {
-  int world_rank = 0;
-  std::string backend = {};
-  std::string failure = {};
-};
-
-/// Writes FOLDER/flight_recorder.BACKEND.RANK.jsonl: a line of JSON about the rank, then one for
-/// each call, the oldest first. Times are seconds since 1970. Does nothing where there is no call.
-/// Throws where the file cannot be written.
+/// Writes FOLDER/flight_recorder.BACKEND.RANK.jsonl: a line of JSON about the rank and the
+/// `failure` for which it is written, then one for each call, the oldest first. Times are seconds
+/// since 1970. Does nothing where there is no call. Throws where the file cannot be written.
 void write_flight_recorder(const std::string& folder, const FlightRecorder& recorder,
-                           const FlightRecorderCause& cause);
+                           const std::string& failure);
+
+/// Flight recorders that are being written.
+class RecorderWrite {
+ public:
+  RecorderWrite() = default;
+  /// Starts to write the recorders, where a folder is set, because of `failure`. Waits for no file.
+  RecorderWrite(std::vector<std::shared_ptr<FlightRecorder>> recorders,
+                const std::string& failure) noexcept;
+  /// Waits until they are written, but only until five seconds after the beginning: a network file
+  /// system may hang.
+  void wait() const {
+    if (done_.valid()) done_.wait_until(end_);
+  }
+
+ private:
+  std::shared_future<void> done_;
+  std::chrono::steady_clock::time_point end_;
+};
 
 }  // namespace tutti::distributed

@@ -56,12 +56,11 @@ std::string absence(const PendingState& state, std::chrono::milliseconds timeout
         "all ranks have issued it, but it did not end within {}: a device or the network hangs, or "
         "the devices of some ranks wait in another group",
         to_string(timeout));
-  const std::string ranks = ranks_to_string(state.missing);
   if (state.in_transfer)
-    return fmt::format("{} stopped in the middle of the transfer and did not go on within {}",
-                       ranks, to_string(timeout));
-  return fmt::format("{} did not arrive within {}; {}", ranks, to_string(timeout),
-                     last_completed(state.missing, state.last_completed));
+    return to_string(
+        Absence{state.missing, "stopped in the middle of the transfer and did not go on", timeout});
+  return to_string(Absence{.ranks = state.missing, .timeout = timeout}) + "; " +
+         last_completed(state.missing, state.last_completed);
 }
 
 // Returns the ranks that are missing at a deadline. Where none is, those that were asked may wait
@@ -81,6 +80,34 @@ constexpr std::chrono::seconds answer_time{2};
 constexpr std::chrono::milliseconds first_silence{250}, longest_silence{5000};
 
 }  // namespace
+
+bool sleep_unless_stopped(const std::stop_token& stop, std::chrono::milliseconds time) {
+  std::mutex mutex;
+  std::condition_variable_any stopped;
+  std::unique_lock lock(mutex);
+  return stopped.wait_for(lock, stop, time, [&] { return stop.stop_requested(); });
+}
+
+// A thread that calls a function every 50 ms. The function must not throw and may destroy the
+// watcher; any other thread that does waits for a call in progress.
+class World::Watcher {
+ public:
+  explicit Watcher(std::function<void()> check)
+      : thread_([check = std::move(check)](const std::stop_token& stop) {
+          while (!sleep_unless_stopped(stop, std::chrono::milliseconds(50))) check();
+        }) {}
+  ~Watcher() {
+    const bool is_forked = process_.is_of_parent();  // the child of a fork has no such thread
+    if (!is_forked) thread_.request_stop();
+    if (is_forked || thread_.get_id() == std::this_thread::get_id()) thread_.detach();
+  }
+  Watcher(const Watcher&) = delete;
+  Watcher& operator=(const Watcher&) = delete;
+
+ private:
+  std::jthread thread_;
+  ProcessMark process_;
+};
 
 void throw_failure(const Failure& failure, const Collective& call, const GroupInfo& group) {
   const std::string here = describe(call, group);
@@ -109,7 +136,10 @@ void World::fail(const Failure& failure, Lock&) {
 }
 
 void World::set_failure(Failure failure) {
-  failure.recorders = calls_.write_flight_recorders(failure.at, failure.what);
+  std::vector<std::shared_ptr<FlightRecorder>> recorders;
+  for (const auto& [rank, recorder] : recorders_) recorders.push_back(recorder);
+  failure.recorders = RecorderWrite(
+      std::move(recorders), failure.at.empty() ? failure.what : failure.at + ": " + failure.what);
   failure_ = std::move(failure);
   has_failed_ = true;
   changed_.notify_all();
@@ -135,18 +165,24 @@ void World::handle(Notice notice) {
   if (auto* failure = std::get_if<Failure>(&notice)) {
     set_failure(std::move(*failure));
   } else if (const auto* question = std::get_if<StatusRequest>(&notice)) {
+    const auto self = peers_.find(options_.rank);
     options_.transport->send_status_reply(
         question->rank, {.rank = options_.rank,
-                         .latest_calls = calls_.latest_calls(options_.rank).value_or(LatestCalls{}),
-                         .has_departed = departed_.contains(options_.rank)});
+                         .latest_calls = own_latest_calls(options_.rank).value_or(LatestCalls()),
+                         .has_departed = self != peers_.end() && self->second.departed});
   } else {
     auto& answer = std::get<StatusReply>(notice);
-    if (answer.has_departed) {
-      departed_.emplace(answer.rank, Departed{Clock::now(), answer.latest_calls});
-      has_departures_ = true;
-    }
-    inquiries_[answer.rank].latest_calls = std::move(answer.latest_calls);
+    if (answer.has_departed) note_departure(answer.rank, std::move(answer.latest_calls));
+    else peers_[answer.rank].latest_calls = std::move(answer.latest_calls);
   }
+}
+
+std::shared_ptr<FlightRecorder> World::recorder(const GroupInfo& group) {
+  const std::lock_guard here(mutex_);
+  const int rank = group.world_ranks[static_cast<std::size_t>(group.rank)];
+  auto& recorder = recorders_[rank];
+  if (!recorder) recorder = std::make_shared<FlightRecorder>(rank, group.backend);
+  return recorder;
 }
 
 void World::throw_if_failed(const Collective& call, const GroupInfo& group) const {
@@ -163,23 +199,31 @@ void World::throw_if_failed(const Collective& call, const GroupInfo& group, Lock
 void World::depart(int rank) {
   const std::lock_guard here(mutex_);
   if (failure_) return;
-  departed_.emplace(rank,
-                    Departed{Clock::now(), calls_.latest_calls(rank).value_or(LatestCalls{})});
-  has_departures_ = true;
+  note_departure(rank, own_latest_calls(rank).value_or(LatestCalls()));
   changed_.notify_all();
+}
+
+void World::note_departure(int rank, LatestCalls latest_calls) {
+  Peer& peer = peers_[rank];
+  peer.latest_calls = std::move(latest_calls);
+  if (!peer.departed) peer.departed = Clock::now();
+  has_departures_ = true;
+}
+
+void World::ask(int rank, Clock::time_point now) {
+  options_.transport->send_status_request(rank);
+  Peer& peer = peers_[rank];
+  peer.asked_at = now;
+  peer.latest_calls.reset();
 }
 
 bool World::all_answer(std::span<const int> ranks) {
   const auto asked_at = Clock::now();
   Lock here = lock();
   if (failure_ || !can_ask()) return false;
-  for (const int rank : ranks) {
-    options_.transport->send_status_request(rank);
-    inquiries_[rank] = {asked_at, std::nullopt};
-  }
+  for (const int rank : ranks) ask(rank, asked_at);
   while (Clock::now() < asked_at + answer_time) {
-    if (std::ranges::all_of(ranks,
-                            [&](int rank) { return inquiries_[rank].latest_calls.has_value(); }))
+    if (std::ranges::all_of(ranks, [&](int rank) { return peers_[rank].latest_calls.has_value(); }))
       return true;
     here.unlock();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -266,14 +310,13 @@ std::optional<Failure> World::verdict(const PendingCollective& pending, PendingS
 
 void World::add_departed(PendingState& state, const PendingCollective& pending,
                          Clock::time_point stalled_at) const {
-  if (departed_.empty()) return;
+  if (!has_departures_) return;
   const GroupInfo& group = pending.group();
   const auto find = [&](int rank) {
-    const auto found = departed_.find(group.world_ranks[static_cast<std::size_t>(rank)]);
-    return found != departed_.end() &&
-                   stalled_at >= found->second.known_since + options_.departure_delay
-               ? &found->second
-               : nullptr;
+    const auto found = peers_.find(group.world_ranks[static_cast<std::size_t>(rank)]);
+    const bool has_departed = found != peers_.end() && found->second.departed &&
+                              stalled_at >= *found->second.departed + options_.departure_delay;
+    return has_departed ? &found->second : nullptr;
   };
   for (const int rank : state.missing)
     if (find(rank)) state.departed.push_back(rank);
@@ -281,9 +324,9 @@ void World::add_departed(PendingState& state, const PendingCollective& pending,
   // any more.
   for (const std::vector<int>& host : state.hosts_to_ask)
     for (const int rank : host) {
-      const Departed* departed = find(rank);
-      if (!departed) continue;
-      const auto sequence = departed->latest_calls.sequence_of(group.id);
+      const Peer* departed = find(rank);
+      if (!departed || !departed->latest_calls) continue;
+      const auto sequence = departed->latest_calls->sequence_of(group.id);
       if (sequence && *sequence < pending.call().sequence) state.departed.push_back(rank);
     }
 }
@@ -296,8 +339,8 @@ void World::add_silent_hosts(PendingState& state, const PendingCollective& pendi
     return sequence ? *sequence >= pending.call().sequence : calls.is_full();
   };
   for (const std::vector<int>& host : state.hosts_to_ask) {
-    const auto asked = inquiries_.find(group.world_ranks[static_cast<std::size_t>(host.front())]);
-    const bool has_answered = asked != inquiries_.end() && asked->second.latest_calls;
+    const auto asked = peers_.find(group.world_ranks[static_cast<std::size_t>(host.front())]);
+    const bool has_answered = asked != peers_.end() && asked->second.latest_calls;
     if (!has_answered || !may_wait(*asked->second.latest_calls))
       state.missing.insert(state.missing.end(), host.begin(), host.end());
   }
@@ -311,15 +354,13 @@ bool World::has_asked(const PendingState& state, const PendingCollective& pendin
   bool is_over = true;
   const auto now = Clock::now();
   for (const int rank : ranks_to_ask(state)) {
-    if (state.latest_calls.contains(rank)) continue;
     const int there = pending.group().world_ranks[static_cast<std::size_t>(rank)];
-    const auto known = inquiries_.find(there);
-    const bool has_had_time = known != inquiries_.end() &&
-                              now >= known->second.asked_at + answer_time;
-    if (known == inquiries_.end() ||
-        (has_had_time && known->second.asked_at < pending.deadline().at)) {
-      options_.transport->send_status_request(there);
-      inquiries_[there] = {now, std::nullopt};
+    const auto known = peers_.find(there);
+    if (state.latest_calls.contains(rank) || (known != peers_.end() && known->second.departed))
+      continue;
+    const bool has_had_time = known != peers_.end() && now >= known->second.asked_at + answer_time;
+    if (known == peers_.end() || (has_had_time && known->second.asked_at < pending.deadline().at)) {
+      ask(there, now);
       is_over = false;
     } else if (!known->second.latest_calls && !has_had_time) {
       is_over = false;
@@ -333,35 +374,37 @@ std::optional<std::string> World::latest_calls(int rank, const PendingState& sta
   if (const auto found = state.latest_calls.find(rank); found != state.latest_calls.end())
     return found->second;
   const int there = group.world_ranks[static_cast<std::size_t>(rank)];
-  if (const auto found = departed_.find(there); found != departed_.end())
-    return found->second.latest_calls.text;
-  if (const auto found = inquiries_.find(there); found != inquiries_.end())
+  if (const auto found = peers_.find(there); found != peers_.end())
     return found->second.latest_calls
                ? found->second.latest_calls->text
                : "unknown calls (no answer: its process is stopped, gone or busy)";
-  return own_latest_calls(there);
+  const auto own = own_latest_calls(there);
+  return own ? std::optional(own->text) : std::nullopt;
 }
 
-std::optional<std::string> World::own_latest_calls(int world_rank) const {
-  const auto calls = calls_.latest_calls(world_rank);
-  return calls ? std::optional(calls->text) : std::nullopt;
+std::optional<LatestCalls> World::own_latest_calls(int world_rank) const {
+  const auto found = recorders_.find(world_rank);
+  if (found == recorders_.end()) return {};
+  return LatestCalls(found->second->latest_calls());
 }
 
 // Returns where `absent` ranks and one rank that waits for them are, in all of their groups.
 std::string World::all_latest_calls(std::span<const int> absent, const PendingState& state,
                                     const GroupInfo& group) const {
   std::string text;
-  const auto add = [&](int rank, const std::optional<std::string>& calls) {
-    if (calls) text += fmt::format("{} rank {} at {}", text.empty() ? "" : ";", rank, *calls);
-    return calls.has_value();
+  const auto add = [&](int rank, const std::string& calls) {
+    text += fmt::format("{} rank {} at {}", text.empty() ? "" : ";", rank, calls);
   };
   if (absent.empty()) return {};
-  for (const int rank : first_few(absent)) add(rank, latest_calls(rank, state, group));
+  for (const int rank : first_few(absent))
+    if (const auto calls = latest_calls(rank, state, group)) add(rank, *calls);
   for (int rank = 0; rank < group.size; ++rank) {
+    if (std::ranges::count(state.missing, rank) > 0) continue;
     const int there = group.world_ranks[static_cast<std::size_t>(rank)];
-    const bool waits = std::find(state.missing.begin(), state.missing.end(), rank) ==
-                       state.missing.end();
-    if (waits && add(rank, own_latest_calls(there))) break;
+    if (const auto own = own_latest_calls(there)) {
+      add(rank, own->text);
+      break;
+    }
   }
   return text.empty() ? text : ". Latest call of each group:" + text;
 }
@@ -379,11 +422,37 @@ void World::check_step(const std::string& what, const Deadline& deadline, const 
               {.rank = group.rank, .world_size = group.size, .operation = what, .name = {}});
 }
 
+// Its own lock makes the destructor wait for a call in progress.
+struct WatchScope::Function : Watched {
+  bool check() noexcept override {
+    const std::lock_guard lock(mutex);
+    return !function || function();
+  }
+  std::mutex mutex;
+  std::function<bool()> function;
+};
+
+WatchScope::WatchScope(World& world, std::function<bool()> check)
+    : function_(std::make_shared<Function>()) {
+  function_->function = std::move(check);
+  world.watch(function_);
+}
+
+WatchScope::~WatchScope() {
+  if (process_.is_of_parent()) return;  // the mutex may be locked in the child of a fork
+  const std::lock_guard lock(function_->mutex);
+  function_->function = nullptr;
+}
+
+World::World(Options options) : options_(std::move(options)) {}
+
+World::~World() { stop_watching(); }
+
 void World::watch(const std::shared_ptr<Watched>& watched) {
   const std::lock_guard here(watch_mutex_);
   // The thread comes first: where there is none, `watched` may be destroyed and must not be kept.
   if (!watcher_ && options_.has_watcher && !stopped_)
-    watcher_.emplace([this] {
+    watcher_ = std::make_unique<Watcher>([this] {
       const auto check = [this] { check_watched(); };
       try {
         if (options_.transport) options_.transport->guard(check);

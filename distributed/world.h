@@ -4,9 +4,8 @@
 // Transport that carries failures and departures to the other ranks.
 #pragma once
 
-#include "call_log.h"
 #include "collective.h"
-#include "watcher.h"
+#include "flight_recorder_file.h"
 
 #include <atomic>
 #include <condition_variable>
@@ -16,6 +15,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <variant>
 #include <vector>
 
@@ -33,6 +33,9 @@ struct Failure {
 /// DistributedError.
 [[noreturn]] void throw_failure(const Failure& failure, const Collective& call,
                                 const GroupInfo& group);
+
+/// Sleeps for `time`, or until the calling thread is to stop. Returns whether it is.
+bool sleep_unless_stopped(const std::stop_token& stop, std::chrono::milliseconds time);
 
 /// A point in time, and the timeout that led to it, which error texts name.
 struct Deadline {
@@ -152,9 +155,9 @@ class World {
     bool has_watcher = true;
   };
 
-  explicit World(Options options) : options_(std::move(options)) {}
+  explicit World(Options options);
   /// Stops the watcher before the transport goes.
-  ~World() { stop_watching(); }
+  ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
@@ -178,8 +181,9 @@ class World {
   /// two seconds: then their processes live.
   bool all_answer(std::span<const int> ranks);
 
-  /// Returns the record of the latest calls of the ranks that share this object.
-  CallLog& calls() { return calls_; }
+  /// Returns the record of the calls of this rank of `group`, which the ranks that share this
+  /// object have one each of.
+  std::shared_ptr<FlightRecorder> recorder(const GroupInfo& group);
 
   /// Fails the world where `pending` will never be done: its deadline has passed, a missing rank
   /// has departed, or the ranks disagree. Returns whether the world has failed through it. At the
@@ -207,16 +211,17 @@ class World {
   void notify(const Lock&) { changed_.notify_all(); }
 
  private:
-  struct Departed {
-    Clock::time_point known_since;
-    LatestCalls latest_calls;
+  // What is known of a rank that has been asked for its latest calls or has departed.
+  struct Peer {
+    Clock::time_point asked_at = {};
+    std::optional<LatestCalls> latest_calls = {};    // once the rank has answered
+    std::optional<Clock::time_point> departed = {};  // since when that is known
   };
-  struct Inquiry {
-    Clock::time_point asked_at;
-    std::optional<LatestCalls> latest_calls;  // once the rank has answered
-  };
+  class Watcher;
   void set_failure(Failure failure);
   void handle(Notice notice);
+  void ask(int rank, Clock::time_point now);
+  void note_departure(int rank, LatestCalls latest_calls);
   bool can_ask() const { return options_.transport && options_.transport->can_ask(); }
   bool is_time_to_ask(const PendingCollective& pending, Clock::time_point now) const;
   void ask_who_has_departed(const PendingState& state, const PendingCollective& pending);
@@ -229,7 +234,7 @@ class World {
   bool has_asked(const PendingState& state, const PendingCollective& pending);
   std::optional<std::string> latest_calls(int rank, const PendingState& state,
                                           const GroupInfo& group) const;
-  std::optional<std::string> own_latest_calls(int world_rank) const;
+  std::optional<LatestCalls> own_latest_calls(int world_rank) const;
   std::string all_latest_calls(std::span<const int> absent, const PendingState& state,
                                const GroupInfo& group) const;
   void check_watched();
@@ -239,17 +244,31 @@ class World {
   std::condition_variable changed_;
   std::optional<Failure> failure_;
   std::atomic<bool> has_failed_ = false;
-  std::map<int, Departed> departed_;  // by rank in the world
+  std::map<int, Peer> peers_;  // by rank in the world
   std::atomic<bool> has_departures_ = false;
-  std::map<int, Inquiry> inquiries_;  // by rank in the world
-  CallLog calls_;
+  std::map<int, std::shared_ptr<FlightRecorder>> recorders_;  // by rank in the world
 
   std::mutex watch_mutex_;
   std::list<std::shared_ptr<Watched>> watched_;
-  std::optional<Watcher> watcher_;  // started by the first watch()
+  std::unique_ptr<Watcher> watcher_;  // started by the first watch()
   // Atomic instead of guarded by watch_mutex_, because the destructor also runs in the child of a
   // fork, where that mutex may stay locked.
   std::atomic<bool> stopped_ = false;
+};
+
+/// Lets the watcher thread of a world call a function until the object is destroyed, which waits
+/// for a call in progress. The function is Watched::check() and throws nothing.
+class WatchScope {
+ public:
+  WatchScope(World& world, std::function<bool()> check);
+  ~WatchScope();
+  WatchScope(const WatchScope&) = delete;
+  WatchScope& operator=(const WatchScope&) = delete;
+
+ private:
+  struct Function;
+  std::shared_ptr<Function> function_;
+  ProcessMark process_;
 };
 
 }  // namespace tutti::distributed

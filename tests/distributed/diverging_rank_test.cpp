@@ -4,7 +4,7 @@
 #include "diverging_rank_case.h"
 #include "messages.h"
 
-#include <tutti/distributed/call_log.h>
+#include <tutti/distributed/flight_recorder.h>
 
 #include <gtest/gtest.h>
 
@@ -79,53 +79,49 @@ TEST(LatestCalls, OfManyAbsentRanksAndGroupsAreCut) {
       60s);
 }
 
-TEST(CallLog, KeepsTheLatestCallOfEveryGroupOfARank) {
-  CallLog calls;
-  const GroupInfo all{.rank = 1, .size = 3, .group = "world", .world_ranks = {0, 1, 2}},
-      pair{.rank = 0, .size = 2, .group = "world/split0", .world_ranks = {1, 2}};
-  EXPECT_FALSE(calls.latest_calls(1));
-  const auto in_all = calls.add(all);
-  EXPECT_EQ(calls.latest_calls(1)->text, "no call");
-  auto in_pair = calls.add(pair);
-  const Tensor x = ones({3});
-  const auto call = [&](std::int64_t number, const std::string& name) {
-    return Collective{.operation = Operation::all_reduce,
+// Returns the latest calls that a recorder tells, as errors show them.
+std::string text_of(const FlightRecorder& recorder) {
+  return LatestCalls(recorder.latest_calls()).text;
+}
+
+CallRecord all_reduce_call(std::int64_t number, const Tensor& x, const std::string& name = {}) {
+  return call_record({.operation = Operation::all_reduce,
                       .input = x,
                       .output = x,
                       .name = name,
-                      .sequence = number};
-  };
-  in_all->record(call(1, "a"));
-  in_all->record(call(2, "b"));
-  in_pair->record(call(7, std::string(300, 'c')));
-  EXPECT_EQ(calls.latest_calls(1)->text,
+                      .sequence = number});
+}
+
+TEST(FlightRecorder, KeepsTheLatestCallOfEveryGroup) {
+  FlightRecorder recorder(1);
+  EXPECT_TRUE(recorder.latest_calls().empty());
+  const auto in_all = recorder.add_group("world", {0, 1, 2});
+  EXPECT_EQ(text_of(recorder), "no call");
+  auto in_pair = recorder.add_group("world/split0", {1, 2});
+  const Tensor x = ones({3});
+  recorder.record(*in_all, all_reduce_call(1, x, "a"));
+  recorder.record(*in_all, all_reduce_call(2, x, "b"));
+  recorder.record(*in_pair, all_reduce_call(7, x, std::string(300, 'c')));
+  EXPECT_EQ(text_of(recorder),
             fmt::format("all_reduce #7 of group 'world/split0' ({}, 12 B) and all_reduce #2 of "
                         "group 'world' (b, 12 B)",
                         std::string(102, 'c')));
-  EXPECT_FALSE(calls.latest_calls(0));
   // The calls of a group that is gone are kept until the rank makes another group.
   in_pair.reset();
-  expect_contains(calls.latest_calls(1)->text, {"world/split0"});
-  in_pair = calls.add(pair);
-  EXPECT_EQ(calls.latest_calls(1)->text, "all_reduce #2 of group 'world' (b, 12 B)");
+  expect_contains(text_of(recorder), {"world/split0"});
+  in_pair = recorder.add_group("world/split0", {1, 2});
+  EXPECT_EQ(text_of(recorder), "all_reduce #2 of group 'world' (b, 12 B)");
 }
 
-TEST(CallLog, TellsTheLatestCallFirstAndForgetsGroupsThatAreGone) {
-  CallLog calls;
-  const GroupInfo world{.rank = 0, .size = 1, .group = "world", .world_ranks = {0}};
-  const auto in_world = calls.add(world);
+TEST(FlightRecorder, TellsTheLatestCallFirstAndForgetsGroupsThatAreGone) {
+  FlightRecorder recorder;
+  const auto in_world = recorder.add_group("world", {0});
   const Tensor x = ones({1});
-  const auto call = [&](std::int64_t number) {
-    return Collective{
-        .operation = Operation::all_reduce, .input = x, .output = x, .sequence = number};
-  };
-  for (int i = 0; i < 20; ++i) {
-    GroupInfo split = world;
-    split.group = fmt::format("world/split{}", i);
-    calls.add(split)->record(call(1));
-  }
-  in_world->record(call(2));
-  EXPECT_EQ(calls.latest_calls(0)->text,
+  for (int i = 0; i < 20; ++i)
+    recorder.record(*recorder.add_group(fmt::format("world/split{}", i), {0}),
+                    all_reduce_call(1, x));
+  recorder.record(*in_world, all_reduce_call(2, x));
+  EXPECT_EQ(text_of(recorder),
             "all_reduce #2 of group 'world' (4 B) and all_reduce #1 of group 'world/split19' (4 "
             "B)");
 }

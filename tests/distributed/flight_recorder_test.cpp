@@ -76,7 +76,7 @@ TEST(FlightRecorder, KeepsTheLastCallsWithTheirFirstTimes) {
   for (std::int64_t i = 1; i <= calls; ++i) {
     CallRecord call{.sequence = i, .bytes = 8 * i, .operation = Operation::all_reduce};
     std::strcpy(call.name, "a");
-    EXPECT_EQ(recorder.record(group, call), i);
+    EXPECT_EQ(recorder.record(*group, call), i);
     if (i % 2 == 0) {
       recorder.finish(i, ticks_now());
       recorder.finish(i, 0);  // a second wait changes nothing
@@ -102,11 +102,11 @@ TEST(FlightRecorder, TellsGroupsOfOneNameApart) {
   const auto first = recorder.add_group("world/split0", {0, 1}),
              other = recorder.add_group("world/split0", {0, 2}),
              again = recorder.add_group("world/split0", {0, 1});
-  EXPECT_EQ(first.index, again.index);
-  EXPECT_NE(first.index, other.index);
-  EXPECT_EQ(first.number, 1);
-  EXPECT_EQ(other.number, 1);
-  EXPECT_EQ(again.number, 2);
+  EXPECT_EQ(first->index, again->index);
+  EXPECT_NE(first->index, other->index);
+  EXPECT_EQ(first->number, 1);
+  EXPECT_EQ(other->number, 1);
+  EXPECT_EQ(again->number, 2);
 }
 
 TEST(FlightRecorder, TicksAreTime) {
@@ -181,7 +181,8 @@ TEST(FlightRecorder, AFileSystemThatHangsKeepsNobodyFromFailingTheWorld) {
   const FlightRecorderFolder folder;
   const GroupInfo info{.size = 2, .group = "world", .backend = "local", .world_ranks = {0, 1}};
   World world{World::Options{}};
-  world.calls().add(info)->record({.sequence = 1});
+  const auto recorder = world.recorder(info);
+  recorder->record(*recorder->add_group(info.group, info.world_ranks), {.sequence = 1});
   disk.hangs = true;
   const auto start = std::chrono::steady_clock::now();
   world.fail({.what = "gave up"});

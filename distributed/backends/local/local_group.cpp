@@ -2,6 +2,7 @@
 // of that call; the last rank to arrive computes the results of all, in rank order, which makes
 // this the bitwise reference of the backends. Failures and deadlines are the World's, which all
 // groups of one run_ranks() share and whose lock guards the state of the groups too.
+#include "../../data_flow.h"
 #include "../../host_layout.h"
 #include "../../reduce.h"
 #include "local.h"
@@ -39,11 +40,17 @@ class Round : public PendingCollective {
   Deadline deadline_;  // the earliest of the calls'
 };
 
-class LocalGroup : public std::enable_shared_from_this<LocalGroup> {
+class LocalGroup {
  public:
-  // Makes a group that the World's watcher checks while it lives. All ranks share it, so the rank
-  // in `info` has no meaning.
-  static std::shared_ptr<LocalGroup> create(std::shared_ptr<World> world, GroupInfo info);
+  // The World's watcher checks the group while it lives. All ranks share it, so the rank in `info`
+  // has no meaning.
+  LocalGroup(std::shared_ptr<World> world, GroupInfo info)
+      : world_(std::move(world)),
+        info_(std::move(info)),
+        layout_(info_),
+        last_calls_(info_.world_ranks.size(), 0) {
+    if (info_.size > 1) watch_.emplace(*world_, [this] { return check_rounds(); });
+  }
 
   const GroupInfo& info() const { return info_; }
   const std::shared_ptr<World>& world() const { return world_; }
@@ -54,8 +61,6 @@ class LocalGroup : public std::enable_shared_from_this<LocalGroup> {
   // Waits until the round is done. Throws where the world fails first.
   void wait(const Round& round, const Collective& call, const GroupInfo& caller);
   bool is_done(const Round& round);
-  // Fails the world where a round will never be done, whether or not a rank waits for it.
-  void check_rounds();
   // Returns the subgroup with this `info`. `number` counts how many subgroups with these members
   // the caller has asked for; ranks that ask with the same number get the same object.
   std::shared_ptr<LocalGroup> subgroup(const std::vector<int>& members, int number,
@@ -63,11 +68,8 @@ class LocalGroup : public std::enable_shared_from_this<LocalGroup> {
   std::int64_t last_completed() const;
 
  private:
-  LocalGroup(std::shared_ptr<World> world, GroupInfo info)
-      : world_(std::move(world)),
-        info_(std::move(info)),
-        layout_(info_),
-        last_calls_(info_.world_ranks.size(), 0) {}
+  // Fails the world where a round will never be done, whether or not a rank waits for it.
+  bool check_rounds() noexcept;
   void compute(Round& round, const Collective& call, const GroupInfo& caller, World::Lock& lock);
 
   struct Subgroup {
@@ -81,6 +83,7 @@ class LocalGroup : public std::enable_shared_from_this<LocalGroup> {
   std::vector<std::int64_t> last_calls_;                   // by rank: the number of its latest call
   std::map<std::int64_t, std::shared_ptr<Round>> rounds_;  // those that wait for ranks
   std::map<std::pair<std::vector<int>, int>, Subgroup> subgroups_;
+  std::optional<WatchScope> watch_;
 };
 
 // One rank's handle on a LocalGroup.
@@ -104,42 +107,35 @@ namespace {
 void compute_results(const std::vector<std::optional<Collective>>& calls,
                      const HostLayout& layout) {
   const Collective& first = *calls.front();
-  if (first.operation == Operation::barrier) return;
-  const std::size_t ranks = calls.size();
-  const std::int64_t count = first.input.numel();
-  const auto bytes = static_cast<std::size_t>(first.bytes());
-  const DType dtype = first.input.dtype();
-  std::vector<const void*> inputs;
-  std::vector<void*> outputs;
+  const auto ranks = static_cast<int>(calls.size());
+  const DataFlow flow(first, ranks);
+  if (flow.count() == 0) return;
+  std::vector<char*> inputs, outputs;
   for (const auto& call : calls) {
-    inputs.push_back(call->input.raw());
-    outputs.push_back(call->output.raw());
+    inputs.push_back(static_cast<char*>(call->input.raw()));
+    outputs.push_back(static_cast<char*>(call->output.raw()));
   }
-  switch (first.operation) {
-    case Operation::all_reduce:
-      return reduce_host_by_host(dtype, first.op, layout.hosts, inputs, outputs, count);
-    case Operation::all_gather:
-      for (void* output : outputs)
-        for (std::size_t r = 0; r < ranks; ++r)
-          if (bytes > 0) std::memcpy(static_cast<char*>(output) + r * bytes, inputs[r], bytes);
-      return;
-    case Operation::broadcast:
-      for (std::size_t r = 0; r < ranks; ++r)
-        if (bytes > 0 && r != static_cast<std::size_t>(first.root))
-          std::memcpy(outputs[r], inputs[static_cast<std::size_t>(first.root)], bytes);
-      return;
-    case Operation::reduce_scatter: {
-      const std::size_t slice = bytes / ranks;
-      for (std::size_t r = 0; r < ranks; ++r) {
-        std::vector<const void*> slices;
-        for (const void* input : inputs)
-          slices.push_back(static_cast<const char*>(input) + r * slice);
-        reduce_host_by_host(dtype, first.op, layout.hosts, slices, {&outputs[r], 1},
-                            count / static_cast<std::int64_t>(ranks));
-      }
-      return;
+  if (first.operation == Operation::all_reduce) {  // all ranks take the same, in place
+    const std::vector<const void*> from(inputs.begin(), inputs.end());
+    const std::vector<void*> to(outputs.begin(), outputs.end());
+    return reduce_host_by_host(flow.dtype(), first.op, layout.hosts, from, to, flow.count());
+  }
+  for (int to = 0; to < ranks; ++to) {
+    const Elements taken = flow.takes(to);
+    char* const output = outputs[static_cast<std::size_t>(to)];
+    std::vector<const void*> parts;
+    for (int from = 0; from < ranks; ++from) {
+      const Elements given = flow.gives(from) & taken;
+      const char* const part = inputs[static_cast<std::size_t>(from)] +
+                               flow.bytes(given.begin - flow.gives(from).begin);
+      if (flow.reduces()) parts.push_back(part);
+      else if (given.count() > 0)
+        std::memcpy(output + flow.bytes(given.begin - taken.begin), part,
+                    flow.bytes(given.count()));
     }
-    case Operation::barrier: return;
+    void* const result[] = {output};
+    if (flow.reduces())
+      reduce_host_by_host(flow.dtype(), first.op, layout.hosts, parts, result, taken.count());
   }
 }
 
@@ -157,20 +153,6 @@ class LocalWork : public Work::State {
   std::shared_ptr<Round> round_;
   Collective call_;
   std::shared_ptr<const GroupInfo> info_;
-};
-
-// Lets the World's watcher check a group for as long as the group lives.
-class WatchedGroup : public Watched {
- public:
-  explicit WatchedGroup(std::weak_ptr<LocalGroup> group) : group_(std::move(group)) {}
-  bool check() noexcept override {
-    const auto group = group_.lock();
-    if (group) group->check_rounds();
-    return !group;
-  }
-
- private:
-  std::weak_ptr<LocalGroup> group_;
 };
 
 }  // namespace
@@ -258,11 +240,11 @@ bool LocalGroup::is_done(const Round& round) {
          (round.stage != Round::Stage::computing && world_->failure(lock));
 }
 
-void LocalGroup::check_rounds() {
+bool LocalGroup::check_rounds() noexcept {
   World::Lock lock = world_->lock();
-  if (world_->failure(lock)) return;
   for (const auto& [sequence, round] : rounds_)
-    if (world_->give_up(*round, lock)) return;
+    if (world_->failure(lock) || world_->give_up(*round, lock)) break;
+  return false;
 }
 
 std::int64_t LocalGroup::last_completed() const {
@@ -292,18 +274,12 @@ PendingState Round::pending_state() const {
   return state;
 }
 
-std::shared_ptr<LocalGroup> LocalGroup::create(std::shared_ptr<World> world, GroupInfo info) {
-  const std::shared_ptr<LocalGroup> group(new LocalGroup(std::move(world), std::move(info)));
-  if (group->info_.size > 1) group->world_->watch(std::make_shared<WatchedGroup>(group));
-  return group;
-}
-
 std::shared_ptr<LocalGroup> LocalGroup::subgroup(const std::vector<int>& members, int number,
                                                  const GroupInfo& info) {
   const World::Lock lock = world_->lock();
   const auto key = std::pair(members, number);
   Subgroup& entry = subgroups_[key];
-  if (!entry.group) entry.group = create(world_, info);
+  if (!entry.group) entry.group = std::make_shared<LocalGroup>(world_, info);
   const std::shared_ptr<LocalGroup> group = entry.group;
   if (++entry.taken == members.size()) subgroups_.erase(key);
   return group;
@@ -322,7 +298,7 @@ RanksAsThreads make_thread_ranks(const ThreadWorldOptions& options) {
   const auto world =
       std::make_shared<World>(World::Options{.departed_one = "its function has returned",
                                              .departed_many = "their functions have returned"});
-  const auto group = LocalGroup::create(world, info);
+  const auto group = std::make_shared<LocalGroup>(world, info);
   return {.join =
               [=](int rank) {
                 GroupInfo mine = info;

@@ -33,32 +33,14 @@ class CommunicationThread::TaskWork : public Work::State {
   std::shared_ptr<Task> task_;
 };
 
-// Lets the watcher hand calls for which nobody waits to the communication thread.
-class CommunicationThread::UnwaitedTasks : public Watched {
- public:
-  explicit UnwaitedTasks(CommunicationThread& thread) : thread_(&thread) {}
-  bool check() noexcept override {
-    const std::lock_guard lock(mutex_);
-    if (!thread_) return true;
-    const std::lock_guard thread_lock(thread_->mutex_);
-    thread_->take_unwaited_tasks();
-    return false;
-  }
-  void close() {
-    const std::lock_guard lock(mutex_);
-    thread_ = nullptr;
-  }
-
- private:
-  std::mutex mutex_;
-  CommunicationThread* thread_;
-};
-
 CommunicationThread::CommunicationThread(std::shared_ptr<const HostCommunicators> comms)
     : comms_(std::move(comms)), threaded_(allows_threads()) {
   if (!threaded_ || comms_->layout().is_one_host()) return;  // one host has large calls only
-  unwaited_tasks_ = std::make_shared<UnwaitedTasks>(*this);
-  comms_->world().watch(unwaited_tasks_);
+  unwaited_tasks_.emplace(comms_->world(), [this] {
+    const std::lock_guard lock(mutex_);
+    take_unwaited_tasks();
+    return false;
+  });
 }
 
 CommunicationThread::~CommunicationThread() {
@@ -69,7 +51,7 @@ CommunicationThread::~CommunicationThread() {
     (void)changed_.release();
     return;
   }
-  if (unwaited_tasks_) unwaited_tasks_->close();
+  unwaited_tasks_.reset();
   {
     std::unique_lock lock(mutex_);
     stopping_ = true;

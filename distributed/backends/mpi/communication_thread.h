@@ -35,7 +35,6 @@ class CommunicationThread : public std::enable_shared_from_this<CommunicationThr
     std::exception_ptr error = {};
   };
   class TaskWork;
-  class UnwaitedTasks;
 
   bool has_task() const;
   bool front_can_run() const;
@@ -56,7 +55,8 @@ class CommunicationThread : public std::enable_shared_from_this<CommunicationThr
   bool running_ = false;  // some thread carries out the front of the queue
   bool stopping_ = false;
   std::thread thread_;  // started by the first call that needs it
-  std::shared_ptr<UnwaitedTasks> unwaited_tasks_;
+  // Lets the watcher hand calls for which nobody waits to the thread.
+  std::optional<WatchScope> unwaited_tasks_;
 };
 
 }  // namespace tutti::distributed::mpi

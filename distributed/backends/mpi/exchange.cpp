@@ -13,38 +13,7 @@ namespace {
 constexpr std::size_t header_bytes = 256;
 static_assert(sizeof(Fingerprint) <= header_bytes && std::is_trivially_copyable_v<Fingerprint>);
 
-// How much data this rank has for each other one: its slice in a reduce-scatter, else all of it.
-std::size_t bytes_to_each(const Collective& call, int size) {
-  const auto bytes = static_cast<std::size_t>(call.bytes());
-  return call.operation == Operation::reduce_scatter ? bytes / static_cast<std::size_t>(size)
-                                                     : bytes;
-}
-
 }  // namespace
-
-DataFlow::DataFlow(const Collective& call, int ranks)
-    : operation_(call.operation),
-      root_(call.root),
-      reduces_(call.operation == Operation::all_reduce ||
-               call.operation == Operation::reduce_scatter),
-      dtype_(reduces_ ? call.input.dtype() : uint8) {
-  if (operation_ == Operation::barrier) return;
-  const std::int64_t elements = reduces_ ? call.input.numel() : call.bytes();
-  count_ = operation_ == Operation::all_gather ? elements * ranks : elements;
-  slice_ = operation_ == Operation::all_gather ? elements : elements / ranks;
-}
-
-Elements DataFlow::gives(int rank) const {
-  if (operation_ == Operation::all_gather) return {rank * slice_, (rank + 1) * slice_};
-  if (operation_ == Operation::broadcast && rank != root_) return {};
-  return {0, count_};
-}
-
-Elements DataFlow::takes(int rank) const {
-  if (operation_ == Operation::reduce_scatter) return {rank * slice_, (rank + 1) * slice_};
-  if (operation_ == Operation::broadcast && rank == root_) return {};
-  return {0, count_};
-}
 
 Exchange::Exchange(std::shared_ptr<const HostCommunicators> comms, const Collective& call)
     : comms_(std::move(comms)),
@@ -58,19 +27,16 @@ Exchange::Exchange(std::shared_ptr<const HostCommunicators> comms, const Collect
   // All ranks of the group must come to the same answer, whatever the number of ranks on their
   // hosts.
   const HostLayout& layout = comms_->layout();
-  const std::size_t bytes = layout.is_one_host() ? bytes_to_each(call, size_)
-                                                 : flow_.bytes(flow_.count());
   limit_ = inline_limit(static_cast<int>(layout.most_ranks()));
-  has_data_ = bytes <= limit_;
+  has_data_ = flow_.bytes(layout.is_one_host() ? flow_.part() : flow_.count()) <= limit_;
 }
 
 // Returns how much data this rank sends to another one of its host.
 std::size_t Exchange::bytes_to_send(int to) const {
   if (!has_data_) return 0;
-  if (!comms_->layout().is_one_host())
-    return to == 0 ? flow_.bytes(flow_.gives(group().rank).count()) : 0;
-  const bool sends = call_.operation != Operation::broadcast || call_.root == rank_;
-  return sends ? bytes_to_each(call_, size_) : 0;
+  const Elements given = flow_.gives(group().rank);
+  if (!comms_->layout().is_one_host()) return to == 0 ? flow_.bytes(given.count()) : 0;
+  return flow_.bytes((given & flow_.takes(to)).count());
 }
 
 void Exchange::post() {
@@ -176,31 +142,25 @@ const char* Exchange::data_of(std::size_t index) const {
 }
 
 void Exchange::compute() const {
-  const auto bytes = bytes_to_each(call_, size_);
-  if (bytes == 0) return;
-  const auto slice =
-      call_.operation == Operation::reduce_scatter ? bytes * static_cast<std::size_t>(rank_) : 0;
-  const char* own = static_cast<const char*>(call_.input.raw()) + slice;
+  const Elements taken = flow_.takes(rank_);
+  if (taken.count() == 0) return;
   char* output = static_cast<char*>(call_.output.raw());
-  const auto data = [&](int r) { return r == rank_ ? own : message_from(r) + header_bytes; };
-  switch (call_.operation) {
-    case Operation::all_reduce:
-    case Operation::reduce_scatter: {
-      std::vector<const void*> inputs;
-      for (int r = 0; r < size_; ++r) inputs.push_back(data(r));
-      void* const outputs[] = {output};
-      return reduce_in_rank_order(call_.input.dtype(), call_.op, inputs, outputs,
-                                  static_cast<std::int64_t>(bytes / size_of(call_.input.dtype())));
-    }
-    case Operation::all_gather:
-      for (int r = 0; r < size_; ++r)
-        std::memcpy(output + bytes * static_cast<std::size_t>(r), data(r), bytes);
-      return;
-    case Operation::broadcast:
-      if (call_.root != rank_) std::memcpy(output, data(call_.root), bytes);
-      return;
-    case Operation::barrier: return;
+  const auto data = [&](int r, const Elements& given) {
+    return r == rank_ ? static_cast<const char*>(call_.input.raw()) +
+                            flow_.bytes(given.begin - flow_.gives(r).begin)
+                      : message_from(r) + header_bytes;
+  };
+  std::vector<const void*> inputs;
+  for (int r = 0; r < size_; ++r) {
+    const Elements given = flow_.gives(r) & taken;
+    if (flow_.reduces()) inputs.push_back(data(r, given));
+    else if (given.count() > 0)
+      std::memcpy(output + flow_.bytes(given.begin - taken.begin), data(r, given),
+                  flow_.bytes(given.count()));
   }
+  void* const outputs[] = {output};
+  if (flow_.reduces())
+    reduce_in_rank_order(flow_.dtype(), call_.op, inputs, outputs, taken.count());
 }
 
 }  // namespace tutti::distributed::mpi

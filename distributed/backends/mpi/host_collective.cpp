@@ -83,6 +83,7 @@ HostCollective::HostCollective(std::shared_ptr<const HostCommunicators> comms, E
 
 void HostCollective::complete() {
   exchange_.wait_for_agreement(patient_);
+  exchange_.restart_deadline();
   if (layout_.is_leader()) lead();
   else follow();
   comms_->note_agreement(call());
@@ -90,10 +91,11 @@ void HostCollective::complete() {
 
 void HostCollective::agree() {
   exchange_.wait_for_agreement(patient_);
+  exchange_.restart_deadline();
   if (layout_.is_one_host()) return;
-  Transfers verdict(*comms_, call(), memory_, Transfers::Stage::arriving);
+  Transfers verdict(*comms_, exchange_, memory_, Transfers::Stage::arriving);
   if (layout_.is_leader()) {
-    Vote vote{{*comms_, call(), memory_, Transfers::Stage::arriving}, nullptr, nullptr};
+    Vote vote{{*comms_, exchange_, memory_, Transfers::Stage::arriving}, nullptr, nullptr};
     start_vote(vote);
     finish_vote(vote);
     for (std::size_t i = 1; i < layout_.own_host().size(); ++i)
@@ -102,14 +104,15 @@ void HostCollective::agree() {
     verdict.receive(nullptr, 0, 0, Transfers::Tag::result);
   }
   verdict.wait(patient_);
+  exchange_.restart_deadline();
   comms_->note_agreement(call());
 }
 
 // The leader's part of a small collective.
 void HostCollective::lead() {
-  Vote vote{{*comms_, call(), memory_, Transfers::Stage::arriving}, nullptr, nullptr};
-  Transfers data(*comms_, call(), memory_, Transfers::Stage::in_transfer),
-      results(*comms_, call(), memory_, Transfers::Stage::in_transfer);
+  Vote vote{{*comms_, exchange_, memory_, Transfers::Stage::arriving}, nullptr, nullptr};
+  Transfers data(*comms_, exchange_, memory_, Transfers::Stage::in_transfer),
+      results(*comms_, exchange_, memory_, Transfers::Stage::in_transfer);
   start_vote(vote);
   // Where the hosts turn out to disagree, MPI may find messages of different sizes and says so on
   // standard error. The data is not waited for then.
@@ -123,6 +126,7 @@ void HostCollective::lead() {
     start_between_hosts(whole, data);
   }
   finish_vote(vote);
+  exchange_.restart_deadline();
   data.wait(patient_);
   hand_out(whole, finish(whole), results, Transfers::Tag::result, true);
   results.wait(patient_);
@@ -131,7 +135,7 @@ void HostCollective::lead() {
 // What the other ranks of its host do meanwhile.
 void HostCollective::follow() {
   const Elements taken = flow_.takes(rank_at(layout_.index));
-  Transfers result(*comms_, call(), memory_, Transfers::Stage::arriving);
+  Transfers result(*comms_, exchange_, memory_, Transfers::Stage::arriving);
   const std::size_t bytes = flow_.bytes(taken.count());
   char* received = memory_->allocate(bytes);
   result.receive(received, bytes, 0, Transfers::Tag::result);
@@ -158,7 +162,7 @@ void HostCollective::finish_vote(Vote& vote) {
 // others wait for that.
 void HostCollective::name_disagreement() {
   constexpr std::size_t bytes = sizeof(Fingerprint);
-  Transfers calls(*comms_, call(), memory_, Transfers::Stage::arriving);
+  Transfers calls(*comms_, exchange_, memory_, Transfers::Stage::arriving);
   char* memory = memory_->allocate(bytes * (layout_.hosts.size() + 1));
   std::memcpy(memory, &exchange_.own_fingerprint(), bytes);
   if (layout_.host != 0) {
@@ -261,7 +265,7 @@ void HostCollective::move() {
   const std::int64_t elements = static_cast<std::int64_t>(comms_->owners()) * piece_elements_,
                      blocks = (flow_.count() + elements - 1) / elements;
   const auto transfers = [&] {
-    return Transfers(*comms_, call(), memory_, Transfers::Stage::in_transfer);
+    return Transfers(*comms_, exchange_, memory_, Transfers::Stage::in_transfer);
   };
   std::array<Block, 3> slots{{{transfers(), transfers(), transfers()},
                               {transfers(), transfers(), transfers()},

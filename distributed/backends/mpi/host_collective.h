@@ -7,6 +7,9 @@
 // Large data: the first ranks of each host, as many as every host has, own a slice each. The other
 // ranks of the host send them their parts of it, an owner reduces them and its equals on the other
 // hosts continue. This goes in pieces, of which two are between hosts at a time.
+//
+// The timeout of the call counts anew when the ranks of the host have come and when the hosts have:
+// the transfer has one deadline, however many messages it takes.
 #pragma once
 
 #include "exchange.h"

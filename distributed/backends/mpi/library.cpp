@@ -22,14 +22,9 @@ std::chrono::milliseconds exit_timeout{0};
 std::optional<ProcessMark> process;  // of the process that uses MPI
 bool is_taken = false;               // usage_mutex() is locked until the end
 
-struct LatestWorld {
-  std::shared_ptr<World> world;
-  int rank = 0;
-};
-
 // Never destroyed by itself, because it has to go before MPI does.
-LatestWorld& latest_world() {
-  static auto& latest = *new LatestWorld;
+std::shared_ptr<World>& latest_world() {
+  static auto& latest = *new std::shared_ptr<World>;
   return latest;
 }
 
@@ -44,23 +39,23 @@ bool is_finalized() {
 // that wait for a collective of this rank, and ask, are told that it has departed, unless its own
 // threads still work on collectives. Where a rank is known to be missing, the others get one
 // second, in which those that are there can say so.
-std::string wait_for_all_at_exit() {
+std::string wait_for_all_at_exit(int rank) {
   const auto deadline =
       Deadline::after(rank_is_missing ? std::min(exit_timeout, 1000ms) : exit_timeout);
-  const LatestWorld& latest = latest_world();
+  World* const world = latest_world().get();
   const auto in_between = [&, departed = false]() mutable {
-    if (!latest.world) return;
+    if (!world) return;
     if (!departed && unfinished_collectives() == 0) {
-      latest.world->depart(latest.rank);
+      world->depart(rank);
       departed = true;
     }
-    latest.world->poll();  // answers the others
+    world->poll();  // answers the others
   };
   const auto lives = [&, said = false](std::span<const int> ranks) mutable {
-    if (rank_is_missing || !latest.world || !latest.world->all_answer(ranks)) return false;
-    if (!std::exchange(said, true) && latest.rank <= 1)  // others would say the same
-      std::fputs(fmt::format("tutti: rank {} is exiting and waits for {}, still at work\n",
-                             latest.rank, ranks_to_string(ranks))
+    if (rank_is_missing || !world || !world->all_answer(ranks)) return false;
+    if (!std::exchange(said, true) && rank <= 1)  // others would say the same
+      std::fputs(fmt::format("tutti: rank {} is exiting and waits for {}, still at work\n", rank,
+                             ranks_to_string(ranks))
                      .c_str(),
                  stderr);
     return true;
@@ -95,9 +90,9 @@ void finalize_at_exit() {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   faults::inject(Fault::Moment::exit, rank, "world");
-  std::string absent = wait_for_all_at_exit();
+  std::string absent = wait_for_all_at_exit(rank);
   if (!rank_is_missing && absent.empty() && stop_mpi_use()) {
-    latest_world().world.reset();
+    latest_world().reset();
     const BlockingCall guard("MPI_Finalize", "all processes", exit_timeout);
     MPI_Finalize();
     return;
@@ -139,7 +134,7 @@ void initialize(const ProcessWorldOptions& options) {
         "from_environment: MPI has been finalised, or this process was forked from one that uses "
         "it; start the child with exec");
   if (!process) process.emplace();
-  set_blocking_call_defaults({.rank = options.rank, .timeout = options.timeout});
+  set_blocking_call_defaults(options.rank, options.timeout);
   if (is_initialized()) return;
   // MPI_Init reads these. What the user has set, by mpirun --mca or in the environment, wins.
   // "vader" became "sm" in Open MPI 5.
@@ -181,8 +176,8 @@ void never_free(std::shared_ptr<void> memory) {
   kept.push_back(std::move(memory));
 }
 
-void keep_until_exit(std::shared_ptr<World> world, int rank) {
-  latest_world() = {std::move(world), rank};
+void keep_until_exit(std::shared_ptr<World> world) {
+  latest_world() = std::move(world);
   static int key = MPI_KEYVAL_INVALID;
   if (key != MPI_KEYVAL_INVALID) return;
   MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, take_mpi_from_application, &key, nullptr);

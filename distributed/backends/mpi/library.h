@@ -42,6 +42,6 @@ std::atomic<int>& unfinished_collectives();
 void never_free(std::shared_ptr<void> memory);
 
 /// Keeps the world of the latest from_environment() until MPI is finalised, when it must be gone.
-void keep_until_exit(std::shared_ptr<World> world, int rank);
+void keep_until_exit(std::shared_ptr<World> world);
 
 }  // namespace tutti::distributed::mpi

@@ -58,39 +58,18 @@ class SmallCollective : public Work::State, public Watched {
 };
 
 // Receives what other ranks send while this rank waits for no collective, so that it can answer
-// where it is. The groups of a world share one; it ends with the last of them, because the
+// where it is. The groups of a world share the result; it ends with the last of them, because the
 // application may finalise MPI then.
-class Inbox {
- public:
-  explicit Inbox(World& world) : check_(std::make_shared<Check>(world)) { world.watch(check_); }
-  ~Inbox() {
-    if (process_.is_of_parent()) return;  // The mutex may be locked in the child of a fork.
-    const std::lock_guard lock(check_->mutex);
-    check_->is_closed = true;
-  }
-  Inbox(const Inbox&) = delete;
-  Inbox& operator=(const Inbox&) = delete;
-
- private:
-  struct Check : Watched {
-    explicit Check(World& its_world) : world(its_world) {}
-    bool check() noexcept override {
-      const std::lock_guard lock(mutex);
-      if (is_closed) return true;
-      try {
-        return world.poll().has_value();
-      } catch (const std::exception& error) {
-        world.fail({.what = error.what()});
-        return true;
-      }
+std::shared_ptr<WatchScope> receive_notices(World& world) {
+  return std::make_shared<WatchScope>(world, [&world] {
+    try {
+      return world.poll().has_value();
+    } catch (const std::exception& error) {
+      world.fail({.what = error.what()});
+      return true;
     }
-    World& world;  // whose watcher calls check()
-    std::mutex mutex;
-    bool is_closed = false;
-  };
-  std::shared_ptr<Check> check_;
-  ProcessMark process_;
-};
+  });
+}
 
 // What this backend can do in the group of `info`.
 GroupInfo with_capabilities(GroupInfo info) {
@@ -101,7 +80,7 @@ GroupInfo with_capabilities(GroupInfo info) {
 
 class MpiBackend : public Backend {
  public:
-  MpiBackend(std::shared_ptr<World> world, std::shared_ptr<Inbox> inbox, MPI_Comm parent,
+  MpiBackend(std::shared_ptr<World> world, std::shared_ptr<WatchScope> inbox, MPI_Comm parent,
              const std::vector<int>& members, GroupInfo info)
       : Backend(with_capabilities(std::move(info)), world),
         inbox_(std::move(inbox)),
@@ -131,7 +110,7 @@ class MpiBackend : public Backend {
   std::optional<Failure> failure() override { return world()->poll(); }
 
  private:
-  std::shared_ptr<Inbox> inbox_;
+  std::shared_ptr<WatchScope> inbox_;
   std::shared_ptr<HostCommunicators> comms_;
   std::shared_ptr<CommunicationThread> thread_;  // shared with its collectives under way
 };
@@ -187,8 +166,8 @@ std::shared_ptr<Backend> make_world(const ProcessWorldOptions& options) {
                                              .departed_many = "their processes are exiting",
                                              .departure_delay = std::chrono::milliseconds(200),
                                              .has_watcher = allows_threads()});
-  keep_until_exit(world, info.rank);
-  return std::make_shared<MpiBackend>(world, std::make_shared<Inbox>(*world), MPI_COMM_WORLD,
+  keep_until_exit(world);
+  return std::make_shared<MpiBackend>(world, receive_notices(*world), MPI_COMM_WORLD,
                                       info.world_ranks, info);
 }
 

@@ -2,10 +2,7 @@
 // the World objects of the processes, over a communicator of its own.
 #pragma once
 
-#include "communicator.h"
-
-#include <string_view>
-#include <vector>
+#include "transfers.h"
 
 namespace tutti::distributed::mpi {
 
@@ -24,7 +21,7 @@ class MpiTransport : public World::Transport {
   void guard(const std::function<void()>& check) override;
 
  private:
-  enum class Kind : std::int32_t { failure, status_request, status_reply, end };
+  enum class Kind : std::int32_t { failure, status_request, status_reply };
   struct Message {
     Kind kind;
     std::int32_t flag;  // whether a failure is a timeout, or a rank has departed
@@ -39,22 +36,14 @@ class MpiTransport : public World::Transport {
   // eagerly: Open MPI does up to 4096 bytes with its header, within a host.
   static_assert(sizeof(Message) <= 3900);
   static std::shared_ptr<Message> message_of(Kind kind, const std::string& what = {});
-  void start_receiving();
-  void end_receiving();
-  bool send_to(int rank, const std::shared_ptr<Message>& message);
+  void send_to(int rank, const std::shared_ptr<Message>& message);
   void note_failure(const Failure& failure);
 
-  struct Sent {
-    std::shared_ptr<Message> message;
-    MPI_Request request;
-  };
-
   Communicator comm_;
+  ControlChannel channel_;
   int rank_ = 0, size_;
-  std::vector<Sent> sent_;  // what MPI may still read
   bool failed_ = false;
-  std::shared_ptr<Message> incoming_ = std::make_shared<Message>();
-  MPI_Request receive_ = MPI_REQUEST_NULL;
+  Message incoming_ = {};
 };
 
 }  // namespace tutti::distributed::mpi

@@ -5,10 +5,9 @@
 // a rank counts. A rank that stops right after the barrier has passed it.
 #pragma once
 
-#include "library.h"
+#include "transfers.h"
 
 #include <functional>
-#include <vector>
 
 namespace tutti::distributed::mpi {
 
@@ -18,9 +17,6 @@ class TimedBarrier {
 
   /// Tells rank 0 that this process has come and for which purpose. Does not wait.
   explicit TimedBarrier(Purpose purpose);
-  ~TimedBarrier();
-  TimedBarrier(const TimedBarrier&) = delete;
-  TimedBarrier& operator=(const TimedBarrier&) = delete;
 
   /// Waits until all processes have come or the deadline has passed, and calls `in_between` between
   /// two polls. A rank other than 0 waits one second longer, because rank 0 knows the names. At the
@@ -36,26 +32,22 @@ class TimedBarrier {
   bool timed_out() const { return timed_out_; }
 
  private:
-  struct Memory {  // which MPI reads and writes
-    Purpose purpose, gave_up = Purpose::gave_up;
-    std::vector<Purpose> came;  // on rank 0, by rank
-    struct Answer {
-      std::int32_t timed_out;
-      char text[252];
-    } answer = {};
+  struct Message {  // to rank 0, or its answer
+    Purpose purpose;
+    std::int32_t timed_out;
+    char text[248];
   };
-  TimedBarrier() = default;
+  void tell(int rank, const Message& message);
   bool poll();
   std::vector<int> missing() const;
   void give_up();
-  void read_answer();
-  void collect(bool all_came);
-  void decide(std::string absent, bool timed_out);
+  void collect();
+  void decide(const std::string& absent, bool timed_out);
 
-  std::shared_ptr<Memory> memory_ = std::make_shared<Memory>();
-  // On rank 0 the receives by rank; on another one the message to rank 0 and its answer.
-  std::vector<MPI_Request> requests_;
+  ControlChannel channel_;
+  const Purpose purpose_;
   int rank_ = 0;
+  std::vector<std::optional<Purpose>> came_;  // on rank 0, by rank
   bool decided_ = false, timed_out_ = false;
   std::string absent_;
 };

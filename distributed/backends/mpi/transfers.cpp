@@ -51,6 +51,39 @@ void pause(std::int64_t polls, bool patient) {
   else if (polls > 16) sched_yield();
 }
 
+ControlChannel::~ControlChannel() {
+  for (Sent& sent : sent_) {
+    never_free(std::move(sent.message));
+    if (is_usable() && sent.request != MPI_REQUEST_NULL) MPI_Request_free(&sent.request);
+  }
+}
+
+int ControlChannel::send(int rank, std::shared_ptr<void> message, std::size_t bytes) {
+  is_sent();
+  Sent& sent = sent_.emplace_back(std::move(message));
+  return MPI_Isend(sent.message.get(), static_cast<int>(bytes), MPI_BYTE, rank, tag_, comm_,
+                   &sent.request);
+}
+
+bool ControlChannel::is_sent() {
+  std::erase_if(sent_, [](Sent& sent) {
+    int done = 0;
+    return MPI_Test(&sent.request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
+  });
+  return sent_.empty();
+}
+
+std::optional<int> ControlChannel::receive(void* message, std::size_t bytes) {
+  int arrived = 0;
+  MPI_Status status;
+  check(MPI_Iprobe(MPI_ANY_SOURCE, tag_, comm_, &arrived, &status), "MPI_Iprobe");
+  if (!arrived) return {};
+  check(MPI_Recv(message, static_cast<int>(bytes), MPI_BYTE, status.MPI_SOURCE, tag_, comm_,
+                 MPI_STATUS_IGNORE),
+        "MPI_Recv");
+  return status.MPI_SOURCE;
+}
+
 Transfers::~Transfers() {
   if (!requests_.empty()) never_free(memory_);
 }
@@ -89,7 +122,7 @@ MPI_Request& Transfers::add(int rank) {
 }
 
 void Transfers::wait(bool patient) {
-  deadline_ = Deadline::after(call().timeout);
+  deadline_ = exchange_.deadline();
   patient_until_ = deadline_.at + for_others_to_name;
   if (std::find(peers_.begin(), peers_.end(), other_hosts) != peers_.end())
     deadline_.at += before_asking_other_hosts;

@@ -31,6 +31,35 @@ bool all_done(std::vector<MPI_Request>& requests);
 /// Pauses between poll number `polls` of a wait and the next one.
 void pause(std::int64_t polls, bool patient);
 
+/// Small messages beside the data of collectives, over one communicator and tag. No receive is left
+/// waiting: whoever expects a message asks for it again and again.
+class ControlChannel {
+ public:
+  ControlChannel(MPI_Comm comm, int tag) : comm_(comm), tag_(tag) {}
+  /// Keeps what has not been sent: a message to a process that is gone may stay under way for ever.
+  ~ControlChannel();
+  ControlChannel(const ControlChannel&) = delete;
+  ControlChannel& operator=(const ControlChannel&) = delete;
+
+  /// Starts to send the beginning of `message`. Does not wait for its receiver, so that a process
+  /// that is gone holds nobody up. Returns MPI's error code.
+  int send(int rank, std::shared_ptr<void> message, std::size_t bytes);
+  /// Returns whether MPI has taken all messages.
+  bool is_sent();
+  /// Receives the next message of up to `bytes`, if one has arrived, and returns who has sent it.
+  std::optional<int> receive(void* message, std::size_t bytes);
+
+ private:
+  struct Sent {
+    std::shared_ptr<void> message;
+    MPI_Request request = MPI_REQUEST_NULL;
+  };
+
+  const MPI_Comm comm_;
+  const int tag_;
+  std::vector<Sent> sent_;  // what MPI may still read
+};
+
 /// What MPI may read and write on behalf of a collective. It is never freed where a failure leaves
 /// messages under way.
 class CollectiveMemory {
@@ -53,10 +82,11 @@ class Transfers : public PendingMessages {
   /// Whether all ranks had arrived at the collective before.
   enum class Stage { arriving, in_transfer };
 
-  /// The communicators and the call must outlive the object.
-  Transfers(const HostCommunicators& comms, const Collective& call,
+  /// The communicators and the exchange must outlive the object. The exchange has the call and its
+  /// deadline.
+  Transfers(const HostCommunicators& comms, const PendingMessages& exchange,
             std::shared_ptr<CollectiveMemory> memory, Stage stage)
-      : comms_(comms), call_(call), memory_(std::move(memory)), stage_(stage) {}
+      : comms_(comms), exchange_(exchange), memory_(std::move(memory)), stage_(stage) {}
   ~Transfers() override;
   Transfers(const Transfers&) = delete;
   Transfers& operator=(const Transfers&) = delete;
@@ -70,12 +100,12 @@ class Transfers : public PendingMessages {
   /// Returns the place for the request of an MPI collective between hosts.
   MPI_Request& add_between_hosts();
 
-  /// Waits until all is done, with the whole timeout of the call. The wait for other hosts lasts
-  /// longer, so that the ranks of a host that misses one can name it before.
+  /// Waits until all is done, or the deadline of the exchange has passed. The wait for other hosts
+  /// lasts longer, so that the ranks of a host that misses one can name it before.
   void wait(bool patient);
 
   bool poll() override;
-  const Collective& call() const override { return call_; }
+  const Collective& call() const override { return exchange_.call(); }
   const GroupInfo& group() const override { return comms_.info(); }
   Deadline deadline() const override { return deadline_; }
   Clock::time_point patient_until() const override { return patient_until_; }
@@ -86,7 +116,7 @@ class Transfers : public PendingMessages {
   MPI_Request& add(int rank);
 
   const HostCommunicators& comms_;
-  const Collective& call_;
+  const PendingMessages& exchange_;
   std::shared_ptr<CollectiveMemory> memory_;
   Stage stage_;
   Deadline deadline_;

@@ -1,32 +1,25 @@
 #include "watchdog.h"
 
-#include "../../collective.h"
 #include "../../host_layout.h"
+#include "../../world.h"
 #include "library.h"
 #include "mpi.h"
 
 #include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
+#include <atomic>
 #include <cstdio>
 #include <cstring>
-#include <mutex>
 #include <system_error>
-#include <thread>
 
 namespace tutti::distributed::mpi {
 namespace {
 
 using namespace std::chrono_literals;
 
-std::mutex defaults_mutex;
-BlockingCallDefaults blocking_call_defaults;
-
-BlockingCallDefaults read_defaults() {
-  const std::lock_guard lock(defaults_mutex);
-  return blocking_call_defaults;
-}
+std::atomic<int> own_rank{0};
+std::atomic<std::chrono::milliseconds> default_timeout{0ms};
 
 // Returns whether MPI_Abort may be called on another thread while `call` blocks.
 bool may_abort(const char* call) {
@@ -63,51 +56,25 @@ bool may_abort(const char* call) {
 
 }  // namespace
 
-struct BlockingCall::Watch {
-  // Counts only time in which this process runs: a rank that was stopped is not the one that waits.
-  bool is_done_within(std::chrono::milliseconds left) {
-    constexpr auto slice = 100ms;
-    std::unique_lock lock(mutex);
-    for (; left > 0ms && !done; left -= std::min<std::chrono::milliseconds>(left, slice))
-      changed.wait_for(lock, std::min<std::chrono::milliseconds>(left, slice),
-                       [&] { return done; });
-    return done;
-  }
-
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool done = false;
-  std::thread thread;
-};
-
-void set_blocking_call_defaults(const BlockingCallDefaults& defaults) {
-  const std::lock_guard lock(defaults_mutex);
-  blocking_call_defaults = defaults;
+void set_blocking_call_defaults(int rank, std::chrono::milliseconds timeout) {
+  own_rank = rank;
+  default_timeout = timeout;
 }
 
-BlockingCall::BlockingCall(const char* call, std::string whom, std::chrono::milliseconds timeout)
-    : watch_(std::make_unique<Watch>()) {
-  const BlockingCallDefaults defaults = read_defaults();
-  if (timeout <= 0ms) timeout = defaults.timeout;
-  Watch& watch = *watch_;
-  const auto wait = [&watch, call, whom = std::move(whom), rank = defaults.rank, timeout] {
-    if (!watch.is_done_within(timeout)) give_up(call, whom, rank, timeout);
-  };
+BlockingCall::BlockingCall(const char* call, std::string whom, std::chrono::milliseconds timeout) {
+  if (timeout <= 0ms) timeout = default_timeout;
   try {
-    watch.thread = std::thread(wait);
+    thread_ = std::jthread([=, whom = std::move(whom)](const std::stop_token& stop) {
+      // Counts only time in which this process runs: a rank that was stopped is not the one that
+      // waits.
+      constexpr auto slice = 100ms;
+      for (auto left = timeout; left > 0ms; left -= slice)
+        if (sleep_unless_stopped(stop, std::min<std::chrono::milliseconds>(left, slice))) return;
+      give_up(call, whom, own_rank, timeout);
+    });
   } catch (const std::system_error&) {
-    watch_.reset();  // a destructor may be calling, and the call will probably return
+    // A destructor may be calling, and the call will probably return.
   }
-}
-
-BlockingCall::~BlockingCall() {
-  if (!watch_) return;
-  {
-    const std::lock_guard lock(watch_->mutex);
-    watch_->done = true;
-  }
-  watch_->changed.notify_one();
-  watch_->thread.join();
 }
 
 }  // namespace tutti::distributed::mpi

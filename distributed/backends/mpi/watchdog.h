@@ -4,17 +4,13 @@
 #pragma once
 
 #include <chrono>
-#include <memory>
 #include <string>
+#include <thread>
 
 namespace tutti::distributed::mpi {
 
-/// Who this process is in the messages of BlockingCall, and how long its calls may block.
-struct BlockingCallDefaults {
-  int rank = 0;
-  std::chrono::milliseconds timeout{0};
-};
-void set_blocking_call_defaults(const BlockingCallDefaults& defaults);
+/// Sets who this process is in the messages of BlockingCall, and how long its calls may block.
+void set_blocking_call_defaults(int rank, std::chrono::milliseconds timeout);
 
 /// While the object lives, this thread is inside `call`, which every rank of `whom` has to make.
 /// Where it lives longer than the timeout, the process prints a line and ends with exit code 1,
@@ -24,13 +20,9 @@ class BlockingCall {
   /// `call` is a string literal such as "MPI_Finalize"; `whom` is "all 4 processes" or "ranks 0
   /// and 2 of group 'world'". Without a `timeout`, that of set_blocking_call_defaults() holds.
   BlockingCall(const char* call, std::string whom, std::chrono::milliseconds timeout = {});
-  ~BlockingCall();
-  BlockingCall(const BlockingCall&) = delete;
-  BlockingCall& operator=(const BlockingCall&) = delete;
 
  private:
-  struct Watch;
-  std::unique_ptr<Watch> watch_;  // null where the system has no thread for it
+  std::jthread thread_;  // none where the system has no thread for it
 };
 
 }  // namespace tutti::distributed::mpi

@@ -70,22 +70,12 @@ void close_all() {
 
 }  // namespace
 
-// Lets the World's watcher check a registry, which outlives the watcher thread.
-class GroupRegistry::WatchedRegistry : public Watched {
- public:
-  explicit WatchedRegistry(GroupRegistry& registry) : registry_(registry) {}
-  bool check() noexcept override {
-    registry_.check();
-    return false;
-  }
-
- private:
-  GroupRegistry& registry_;
-};
-
 GroupRegistry::GroupRegistry(std::shared_ptr<rendezvous::Store> store, int device)
     : store_(std::move(store)), device_(device), world_(make_world_over(store_)) {
-  world_->watch(std::make_shared<WatchedRegistry>(*this));
+  watch_.emplace(*world_, [this] {
+    check();
+    return false;
+  });
 }
 
 GroupRegistry::~GroupRegistry() { close(); }

@@ -92,7 +92,6 @@ class GroupRegistry {
   void close();
 
  private:
-  class WatchedRegistry;
   class OldestCall;
 
   const rendezvous::Member& member() const { return store_->member(); }
@@ -121,6 +120,7 @@ class GroupRegistry {
   std::string published_;
   std::string released_;  // the keys of the groups that this rank has released, a line for each
   const ProcessMark process_;
+  std::optional<WatchScope> watch_;
 };
 
 /// Closes the registry at the latest when the process exits, before CUDA is gone.

@@ -4,7 +4,6 @@
 #pragma once
 
 #include "../../../core/error.h"
-#include "../../call_log.h"
 #include "../../collective.h"
 #include "../../launch/rendezvous/store.h"
 

@@ -172,9 +172,11 @@ void Store::throw_absence(const std::string& name) {
                                    where(), member_.size, timeout),
                        info(member_));
   throw TimeoutError(
-      fmt::format("rendezvous at {}: {} of {} did not come within {}; look for one that hangs, has "
-                  "ended, or was given another address or run id than '{}'",
-                  where(), ranks_to_string(absent), member_.size, timeout, member_.run_id),
+      fmt::format("rendezvous at {}: {}; look for one that hangs, has ended, or was given another "
+                  "address or run id than '{}'",
+                  where(),
+                  to_string(Absence{absent, "did not come", member_.timeout, member_.size}),
+                  member_.run_id),
       info(member_));
 }
 
