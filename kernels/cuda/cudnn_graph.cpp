@@ -148,16 +148,14 @@ void check(cudnnStatus_t status, const char* call) {
 }
 
 Descriptor::Descriptor(cudnnBackendDescriptorType_t type) {
-  check(cudnnBackendCreateDescriptor(type, &descriptor_), "cudnnBackendCreateDescriptor");
-}
-Descriptor::~Descriptor() {
-  if (descriptor_) cudnnBackendDestroyDescriptor(descriptor_);
+  cudnnBackendDescriptor_t created = nullptr;
+  check(cudnnBackendCreateDescriptor(type, &created), "cudnnBackendCreateDescriptor");
+  descriptor_.reset(created);
 }
 
 void Descriptor::set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                      std::int64_t count, const void* values) {
-  check(cudnnBackendSetAttribute(descriptor_, name, type, count, values),
-        "cudnnBackendSetAttribute");
+  check(cudnnBackendSetAttribute(get(), name, type, count, values), "cudnnBackendSetAttribute");
 }
 void Descriptor::set(cudnnBackendAttributeName_t name, const Dims& values) {
   set(name, CUDNN_TYPE_INT64, values.size(), values.begin());
@@ -165,7 +163,7 @@ void Descriptor::set(cudnnBackendAttributeName_t name, const Dims& values) {
 void Descriptor::set(cudnnBackendAttributeName_t name, const Descriptor& value) {
   set(name, CUDNN_TYPE_BACKEND_DESCRIPTOR, value.get());
 }
-void Descriptor::finalize() { check(cudnnBackendFinalize(descriptor_), "cudnnBackendFinalize"); }
+void Descriptor::finalize() { check(cudnnBackendFinalize(get()), "cudnnBackendFinalize"); }
 
 Dims spatial(const Dims& option, std::int64_t filler) {
   Dims result = option;

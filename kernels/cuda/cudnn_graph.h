@@ -7,10 +7,10 @@
 
 #include <cudnn.h>
 
+#include <memory>
 #include <optional>
-#include <span>
 #include <string>
-#include <utility>
+#include <type_traits>
 #include <vector>
 
 namespace tutti::kernels::cuda::cudnn {
@@ -23,15 +23,8 @@ class Descriptor {
  public:
   Descriptor() = default;
   explicit Descriptor(cudnnBackendDescriptorType_t type);
-  Descriptor(Descriptor&& other) noexcept
-      : descriptor_(std::exchange(other.descriptor_, nullptr)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
-  ~Descriptor();
 
-  cudnnBackendDescriptor_t get() const { return descriptor_; }
+  cudnnBackendDescriptor_t get() const { return descriptor_.get(); }
   /// Sets an attribute. `type` must be cuDNN's name for the C++ type of the values.
   void set(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, std::int64_t count,
            const void* values);
@@ -46,10 +39,13 @@ class Descriptor {
   void set(cudnnBackendAttributeName_t name, const Descriptor& value);
   void finalize();
   /// Finalizes the descriptor. Returns false if cuDNN does not support what it describes.
-  bool try_finalize() { return cudnnBackendFinalize(descriptor_) == CUDNN_STATUS_SUCCESS; }
+  bool try_finalize() { return cudnnBackendFinalize(get()) == CUDNN_STATUS_SUCCESS; }
 
  private:
-  cudnnBackendDescriptor_t descriptor_ = nullptr;
+  struct Destroy {
+    void operator()(cudnnBackendDescriptor_t d) const { cudnnBackendDestroyDescriptor(d); }
+  };
+  std::unique_ptr<std::remove_pointer_t<cudnnBackendDescriptor_t>, Destroy> descriptor_;
 };
 
 /// A tensor as cuDNN describes it. It has four or five dimensions, and every stride follows from

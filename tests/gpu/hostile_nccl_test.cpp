@@ -240,8 +240,11 @@ TEST_F(HostileNccl, ARankThatCannotMakeAGroupsStreamFailsAllAtOnce) {
 
 TEST_F(HostileNccl, ASplitAfterAFailureSetsNothingUp) {
   Requests requests;
+  std::atomic<int> passed = 0;
   run_counting(requests, [&](const ProcessGroup& group) {
     group.barrier();
+    ++passed;
+    while (passed < group.size()) std::this_thread::sleep_for(1ms);  // no barrier meets the abort
     group.abort("no space left");
     std::this_thread::sleep_for(200ms);  // the watcher aborts the communicators
     expect_contains(message_of<DistributedError>([&] {

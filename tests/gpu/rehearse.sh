@@ -2,6 +2,7 @@
 # Rehearses the three calls of tests/gpu/run.sh with build/gpu/carry.tar.xz of tests/gpu/prepare.sh, on a machine without
 # a GPU, in a root that has neither a compiler nor a network. The tests for the emulator replace those for a GPU,
 # and training and the benchmarks run on the CPU. The first step of the tests fails on purpose, and the others must follow.
+# Tests of deadlines fail on a machine that is busy otherwise.
 #   tests/gpu/rehearse.sh ROOT BUILD [FOLDER...]
 # ROOT is made by debootstrap, which needs a network and the user root, where it does not exist. BUILD is a folder with
 # tests/gpu/gpu_tests_emulated. Each FOLDER appears in ROOT under its own path: that of a Python with PyTorch, for example.
