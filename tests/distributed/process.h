@@ -1,7 +1,7 @@
 // Processes for tests that start, stop and kill them, and ports for their rendezvous.
 #pragma once
 
-#include "which_sanitizer.h"
+#include "../which_sanitizer.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
