@@ -12,6 +12,11 @@ foreach(header ${TUTTI_PUBLIC_HEADERS})
 endforeach()
 install(FILES ${PROJECT_BINARY_DIR}/tutti.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti COMPONENT development)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/tutti COMPONENT development)
+if(TUTTI_NATIVE)
+  install(CODE [[message(WARNING "This tutti was compiled for the processor of this machine (TUTTI_NATIVE=ON), and may "
+                         "end with an illegal instruction on another. For other machines: cmake --preset library")]]
+          COMPONENT development)
+endif()
 install(TARGETS tutti EXPORT tutti-targets
         RUNTIME COMPONENT runtime
         LIBRARY COMPONENT runtime NAMELINK_COMPONENT development

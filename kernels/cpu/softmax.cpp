@@ -1,7 +1,9 @@
-// Softmax and cross-entropy on the CPU: a slice of classes at a time, with sums in float64.
+// Softmax and cross-entropy on the CPU: a slice of classes at a time, or for cross-entropy of few
+// classes many positions side by side, with sums in float64.
 #include "../softmax_functions.h"
 
 #include "dim_slices.h"
+#include "softmax_tile.h"
 #include "tensor_iterator.h"
 #include "vector_math.h"
 
@@ -172,11 +174,9 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntro
     const std::int64_t classes = logits.shape()[1], stride = logits.strides()[1];
     const DimSlices<4> slices(targets.shape(), {without_dim(logits.strides(), 1), targets.strides(),
                                                 losses.strides(), normalizers.strides()});
-    slices.for_each(classes, [=](const auto& offsets) {
+    const auto finish = [=](const auto& offsets, C reference, double log_sum) {
       const Slice<T> x{from + offsets[0], classes, stride};
       const std::int64_t t = target[offsets[1]];
-      const C reference = reference_of<C>(x);
-      const double log_sum = log_sum_of<C>(x, reference);
       normalizer[offsets[3]] = static_cast<C>(log_sum);
       double value = 0;
       if (t != rule.ignore_index) {
@@ -190,49 +190,102 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntro
         value = smoothed_loss(rule, loss_of(t), sum, classes);
       }
       loss[offsets[2]] = static_cast<C>(value);
+    };
+    if (Tile<C>::suits(classes, stride))
+      return for_each_tile<C>(slices, from, classes, stride,
+                              [=](Tile<C>& tile, const auto& positions) {
+                                tile.sum_exponentials();
+                                for (std::size_t i = 0; i < positions.size(); ++i)
+                                  finish(positions[i], tile.reference(i), std::log(tile.sum(i)));
+                              });
+    slices.for_each(classes, [=](const auto& offsets) {
+      const Slice<T> x{from + offsets[0], classes, stride};
+      const C reference = reference_of<C>(x);
+      finish(offsets, reference, log_sum_of<C>(x, reference));
     });
   });
 }
+
+// The gradient of the losses with respect to the logits. The offsets of a position are those of its
+// logits, target, gradient of the loss, normalizer and result.
+template <class C, class T>
+struct CrossEntropyGradient {
+  const std::int64_t* target;
+  const C* loss_gradient;
+  const C* normalizer;
+  T* out;
+  std::int64_t out_stride, ignore_index;
+  TargetDistribution<C> wanted;
+
+  C of_target(C factor, C probability) const {
+    return factor * (probability - wanted.each - wanted.target);
+  }
+
+  void compute(const auto& offsets, const Slice<T>& x) const {
+    const std::int64_t t = target[offsets[1]];
+    T* dx = out + offsets[4];
+    if (t == ignore_index) {  // The gradient is 0, even if the logits are NaN.
+      for (std::int64_t i = 0; i < x.length; ++i) dx[i * out_stride] = convert<T>(C(0));
+      return;
+    }
+    const ScaledProbabilities<C> gradient{.reference = reference_of<C>(x),
+                                          .log_sum = normalizer[offsets[3]],
+                                          .factor = loss_gradient[offsets[2]],
+                                          .subtracted = wanted.each};
+    for_each_piece<C>(x, [&](const C* values, std::int64_t first, std::int64_t count) {
+      BlockBuffer<C> result;
+      gradient.compute(values, count, result.data());
+      if (t >= first && t < first + count)
+        result[static_cast<std::size_t>(t - first)] = of_target(
+            gradient.factor,
+            Math::exp(log_probability(values[t - first], gradient.reference, gradient.log_sum)));
+      store_elements(result.data(), dx + first * out_stride, out_stride, count);
+    });
+  }
+
+  void compute_tile(Tile<C>& tile, const auto& positions) const {
+    std::array<C, Tile<C>::lanes> log_sums{}, factors{}, of_targets{};
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      const std::int64_t t = target[positions[i][1]];
+      log_sums[i] = normalizer[positions[i][3]];
+      factors[i] = loss_gradient[positions[i][2]];
+      if (t != ignore_index)
+        of_targets[i] = of_target(
+            factors[i], Math::exp(log_probability(tile.at(t, i), tile.reference(i), log_sums[i])));
+    }
+    tile.scale_probabilities(log_sums.data(), factors.data(), wanted.each);
+    for (std::size_t i = 0; i < positions.size(); ++i) {
+      const std::int64_t t = target[positions[i][1]];
+      if (t != ignore_index) tile.at(t, i) = of_targets[i];
+      else tile.fill(i, 0);
+    }
+    tile.write(positions, 4, out, out_stride);
+  }
+};
 
 void cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& targets,
                         const CrossEntropyRule& rule, const Tensor& normalizers,
                         const Tensor& out) {
   dispatch(RealTypes{}, logits.dtype(), "cross_entropy", [&]<class T>() {
     using C = ComputeType<T>;
+    const std::int64_t classes = logits.shape()[1], stride = logits.strides()[1];
     const T* from = logits.data<T>();
-    const std::int64_t* target = targets.data<std::int64_t>();
-    const C* scale = g.data<C>();
-    const C* normalizer = normalizers.data<C>();
-    T* to = out.data<T>();
-    const std::int64_t classes = logits.shape()[1], stride = logits.strides()[1],
-                       out_stride = out.strides()[1];
-    const TargetDistribution<C> wanted(rule, classes);
+    const CrossEntropyGradient<C, T> gradient{targets.data<std::int64_t>(),
+                                              g.data<C>(),
+                                              normalizers.data<C>(),
+                                              out.data<T>(),
+                                              out.strides()[1],
+                                              rule.ignore_index,
+                                              {rule, classes}};
     const DimSlices<5> slices(targets.shape(),
                               {without_dim(logits.strides(), 1), targets.strides(), g.strides(),
                                normalizers.strides(), without_dim(out.strides(), 1)});
+    if (Tile<C>::suits(classes, stride))
+      return for_each_tile<C>(
+          slices, from, classes, stride,
+          [=](Tile<C>& tile, const auto& positions) { gradient.compute_tile(tile, positions); });
     slices.for_each(classes, [=](const auto& offsets) {
-      const Slice<T> x{from + offsets[0], classes, stride};
-      const std::int64_t t = target[offsets[1]];
-      T* dx = to + offsets[4];
-      if (t == rule.ignore_index) {  // The gradient is 0, even if the logits are NaN.
-        for (std::int64_t i = 0; i < classes; ++i) dx[i * out_stride] = convert<T>(C(0));
-        return;
-      }
-      const ScaledProbabilities<C> gradient{.reference = reference_of<C>(x),
-                                            .log_sum = normalizer[offsets[3]],
-                                            .factor = scale[offsets[2]],
-                                            .subtracted = wanted.each};
-      for_each_piece<C>(x, [&](const C* values, std::int64_t first, std::int64_t count) {
-        BlockBuffer<C> result;
-        gradient.compute(values, count, result.data());
-        if (t >= first && t < first + count) {
-          const C probability =
-              Math::exp(log_probability(values[t - first], gradient.reference, gradient.log_sum));
-          result[static_cast<std::size_t>(t - first)] = gradient.factor *
-                                                        (probability - wanted.each - wanted.target);
-        }
-        store_elements(result.data(), dx + first * out_stride, out_stride, count);
-      });
+      gradient.compute(offsets, Slice<T>{from + offsets[0], classes, stride});
     });
   });
 }
