@@ -68,9 +68,8 @@ class Tile {
   }
   /// Computes factors * (probability - subtracted) in place.
   void scale_probabilities(const C* log_sums, const C* factors, C subtracted) {
-    for_each_class([&](C* values) {
-      scale(values, references_.data(), log_sums, factors, subtracted);
-    });
+    for_each_class(
+        [&](C* values) { scale(values, references_.data(), log_sums, factors, subtracted); });
   }
 
  private:
@@ -92,9 +91,9 @@ class Tile {
                     C subtracted) {
 #pragma omp simd
     for (std::int64_t lane = 0; lane < lanes; ++lane)
-      values[lane] = factors[lane] *
-                     (Math::exp(log_probability(values[lane], references[lane], log_sums[lane])) -
-                      subtracted);
+      values[lane] =
+          factors[lane] *
+          (Math::exp(log_probability(values[lane], references[lane], log_sums[lane])) - subtracted);
   }
 
   std::int64_t classes_;
