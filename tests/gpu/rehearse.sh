@@ -44,7 +44,7 @@ inside() {
 }
 folders=("$@")
 for tool in cc gcc c++ nvcc cmake; do
-  ! inside sh -c "command -v $tool" || { echo "rehearse: expected no $tool in $root" >&2; exit 1; }
+  ! inside bash -c "command -v $tool" || { echo "rehearse: expected no $tool in $root" >&2; exit 1; }
 done
 status=0
 for call in ${CALLS:-1 2 3}; do
