@@ -1,7 +1,6 @@
-// What is said about a run: describe_run(), the text of --dry-run, and RunReport, the page
-// report.html of a run folder: what the run has done so far, in one file that needs no network. The
-// trainer fills the fields; to_html() puts them as JSON into the template report.html of this
-// folder, whose script draws them.
+// RunReport is the page report.html of a run folder: what the run has done so far, in one file that
+// needs no network. The trainer fills the fields; to_html() puts them as JSON into the template
+// report.html of this folder, whose script draws them.
 #pragma once
 
 #include "../train/evaluation.h"
@@ -33,14 +32,5 @@ struct RunReport {
 /// Returns the page. Texts of the report may hold anything. Reads the test images of the
 /// predictions from the dataset once more; one that cannot be read is shown as a grey square.
 std::string to_html(const RunReport& report);
-
-/// Returns a text of several lines: the model by types of layers, the length of the run, the memory
-/// of a rank, and what a rank sends in a step. `ranks` counts threads or processes.
-///
-/// Memory is measured on the CPU, with the statistics of its allocator, in steps of 2 and of 4
-/// images, and extrapolated to a rank's part of the batch. What libraries such as oneDNN allocate
-/// by themselves and images that are loaded ahead do not count. Communication is what one of two
-/// ranks that are threads issues in a step; collectives and bytes do not depend on their number.
-std::string describe_run(const TrainOptions& options, const TrainingData& data, int ranks);
 
 }  // namespace tutti::examples

@@ -2,7 +2,7 @@
 // signals on as the wish to stop, and turns errors into one line and an exit code.
 #include "options.h"
 
-#include "../report/run_report.h"
+#include "../report/dry_run.h"
 #include "checkpoint.h"
 #include "network.h"
 #include "run_folder.h"

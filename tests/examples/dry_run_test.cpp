@@ -1,6 +1,6 @@
 // The memory that --dry-run predicts is that of the run. Peaks are those of a whole process, so
 // each is measured in a process of its own.
-#include "report/run_report.h"
+#include "report/dry_run.h"
 #include "small_run.h"
 #include "trainer_program.h"
 

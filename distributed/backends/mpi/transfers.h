@@ -36,7 +36,7 @@ void pause(std::int64_t polls, bool patient);
 class ControlChannel {
  public:
   ControlChannel(MPI_Comm comm, int tag) : comm_(comm), tag_(tag) {}
-  /// Keeps what has not been sent: a message to a process that is gone may stay under way for ever.
+  /// Leaves what MPI has not sent in memory until the process ends: MPI may still read it.
   ~ControlChannel();
   ControlChannel(const ControlChannel&) = delete;
   ControlChannel& operator=(const ControlChannel&) = delete;
