@@ -61,6 +61,7 @@ void run_job(const Layout& layout, std::uint64_t seed, Time limit,
     for (const bool polls : {false, true}) outcomes[r].calls[polls] = calls(r, polls);
   }
   shared->end = now();
+  shared->was_ended = was_ended();
   append(shared->waits, describe_waits().c_str());
   shared->is_complete = true;
 }

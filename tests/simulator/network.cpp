@@ -148,6 +148,11 @@ void start_network(const Layout& layout) {
   network().layout = layout;
   network().host = layout.hosts();
   network().ranks.resize(static_cast<std::size_t>(layout.ranks()));
+  if (layout.fault.kind == Fault::Kind::host)
+    at(layout.fault.begin, [] {
+      for (int rank = 0; rank < network().layout.ranks(); ++rank)
+        if (host_of(rank) == host_of(network().layout.fault.rank)) stop(rank, never);
+    });
 }
 
 const Layout& layout() { return network().layout; }

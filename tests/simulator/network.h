@@ -13,9 +13,9 @@ namespace tutti::simulator {
 
 /// What goes wrong. Calls are counted on each rank, those that only poll apart from the others.
 struct Fault {
-  enum class Kind { none, die, stop, sleep, error, delay, cut };
+  enum class Kind { none, die, stop, sleep, error, delay, cut, host };
   Kind kind = Kind::none;
-  int rank = 0;          ///< Of which rank; of a cut or delayed link, a rank of the one host.
+  int rank = 0;          ///< Of which rank; of a link or a host that goes, a rank of the host.
   int other = 0;         ///< A rank of the other host of such a link.
   bool at_poll = false;  ///< At a call that polls.
   int call = 0;

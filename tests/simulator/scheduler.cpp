@@ -60,6 +60,7 @@ struct Scheduler {
   std::unordered_map<const void*, std::vector<Thread*>> waiting;
   std::map<pthread_t, Thread*> handles;
   int on_mutexes = 0;
+  bool was_ended = false;
   sem_t over;
 };
 Scheduler& scheduler() {
@@ -218,7 +219,10 @@ void freeze(int rank, Time until) {
   }
 }
 
+bool was_ended() { return scheduler().was_ended; }
+
 void end_job() {
+  scheduler().was_ended = true;
   sem_post(&scheduler().over);
   for (;;) take_turn(self);
 }

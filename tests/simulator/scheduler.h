@@ -47,6 +47,7 @@ void freeze(int rank, Time until);
 bool is_frozen(int rank);
 /// Ends the whole job, as MPI_Abort and a launcher do. Does not return.
 [[noreturn]] void end_job();
+bool was_ended();
 /// Whether the rank's function has returned.
 bool has_ended(int rank);
 /// Says where every thread of the ranks that have not ended waits, and since when.
