@@ -2,7 +2,7 @@
 # Installs what the build needs, builds in release mode and runs the tests through ctest, which gets the arguments.
 #   tests/run.sh                     runs every test
 #   tests/run.sh -L autograd         runs the tests with one label: core, kernels, autograd, distributed, nn, optim, data,
-#                                    random, examples, fuzz, mpi, hosts, package, emulator, emulated, races, and with CUDA: gpu, cuda
+#                                    random, examples, fuzz, mpi, simulator, hosts, package, emulator, emulated, races, and with CUDA: gpu, cuda
 #   tests/run.sh -R SyncBatchNorm    runs the tests whose name matches
 # tests/README.md explains the labels.
 set -euo pipefail

@@ -69,7 +69,7 @@ std::shared_ptr<Work::State> CommunicationThread::submit(std::unique_ptr<Exchang
   task->exchange = std::move(exchange);
   const std::lock_guard lock(mutex_);
   queue_.push_back(task);
-  if (threaded_) ++unfinished_collectives();
+  if (threaded_) ++process().unfinished_collectives;
   if (threaded_ && !task->for_waiter && !start_thread()) task->for_waiter = true;
   return std::make_shared<TaskWork>(shared_from_this(), task);
 }
@@ -133,11 +133,11 @@ void CommunicationThread::run_next(std::unique_lock<std::mutex>& lock) {
   task->done = true;
   task->done_at = Clock::now();
   if (waiting_ > 0 || has_task() || stopping_) changed_->notify_all();
-  if (threaded_) --unfinished_collectives();
+  if (threaded_) --process().unfinished_collectives;
 }
 
 void CommunicationThread::run(Task& task, bool patient) {
-  const std::shared_lock mpi(usage_mutex(), std::try_to_lock);
+  const std::shared_lock mpi(process().usage, std::try_to_lock);
   if (!mpi || !is_usable()) {
     // MPI is being finalised or has been: the other ranks cannot be told, and the messages stay as
     // they are.

@@ -9,24 +9,12 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <optional>
 #include <thread>
 
 namespace tutti::distributed::mpi {
 namespace {
 
 using namespace std::chrono_literals;
-
-std::atomic<bool> rank_is_missing{false};
-std::chrono::milliseconds exit_timeout{0};
-std::optional<ProcessMark> process;  // of the process that uses MPI
-bool is_taken = false;               // usage_mutex() is locked until the end
-
-// Never destroyed by itself, because it has to go before MPI does.
-std::shared_ptr<World>& latest_world() {
-  static auto& latest = *new std::shared_ptr<World>;
-  return latest;
-}
 
 bool is_finalized() {
   int flag = 0;
@@ -40,19 +28,20 @@ bool is_finalized() {
 // threads still work on collectives. Where a rank is known to be missing, the others get one
 // second, in which those that are there can say so.
 std::string wait_for_all_at_exit(int rank) {
-  const auto deadline =
-      Deadline::after(rank_is_missing ? std::min(exit_timeout, 1000ms) : exit_timeout);
-  World* const world = latest_world().get();
+  Process& own = process();
+  const std::chrono::milliseconds timeout = own.timeout;
+  const auto deadline = Deadline::after(own.rank_is_missing ? std::min(timeout, 1000ms) : timeout);
+  World* const world = own.latest_world.get();
   const auto in_between = [&, departed = false]() mutable {
     if (!world) return;
-    if (!departed && unfinished_collectives() == 0) {
+    if (!departed && own.unfinished_collectives == 0) {
       world->depart(rank);
       departed = true;
     }
     world->poll();  // answers the others
   };
   const auto lives = [&, said = false](std::span<const int> ranks) mutable {
-    if (rank_is_missing || !world || !world->all_answer(ranks)) return false;
+    if (own.rank_is_missing || !world || !world->all_answer(ranks)) return false;
     if (!std::exchange(said, true) && rank <= 1)  // others would say the same
       std::fputs(fmt::format("tutti: rank {} is exiting and waits for {}, still at work\n", rank,
                              ranks_to_string(ranks))
@@ -72,16 +61,19 @@ std::string wait_for_all_at_exit(int rank) {
 // Waits until the library's own threads have finished their collectives, and keeps them from
 // calling MPI again. Returns false where that takes too long.
 bool stop_mpi_use() {
-  const auto deadline = deadline_after(exit_timeout);
-  while (unfinished_collectives() > 0 && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
-  return is_taken = usage_mutex().try_lock_until(deadline);
+  Process& own = process();
+  const auto deadline = deadline_after(own.timeout);
+  while (own.unfinished_collectives > 0 && Clock::now() < deadline)
+    std::this_thread::sleep_for(1ms);
+  return own.is_taken = own.usage.try_lock_until(deadline);
 }
 
 // MPI_Finalize calls this before all else, so that an application that finalises MPI itself keeps
 // the library's own threads out of it too. Each collective under way ends at its deadline.
 int take_mpi_from_application(MPI_Comm, int, void*, void*) {
-  while (!is_taken && unfinished_collectives() > 0) std::this_thread::sleep_for(1ms);
-  if (!std::exchange(is_taken, true)) usage_mutex().lock();
+  Process& own = process();
+  while (!own.is_taken && own.unfinished_collectives > 0) std::this_thread::sleep_for(1ms);
+  if (!std::exchange(own.is_taken, true)) own.usage.lock();
   return MPI_SUCCESS;
 }
 
@@ -91,9 +83,9 @@ void finalize_at_exit() {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   faults::inject(Fault::Moment::exit, rank, "world");
   std::string absent = wait_for_all_at_exit(rank);
-  if (!rank_is_missing && absent.empty() && stop_mpi_use()) {
-    latest_world().reset();
-    const BlockingCall guard("MPI_Finalize", "all processes", exit_timeout);
+  if (!process().rank_is_missing && absent.empty() && stop_mpi_use()) {
+    process().latest_world.reset();
+    const BlockingCall guard("MPI_Finalize", "all processes", process().timeout);
     MPI_Finalize();
     return;
   }
@@ -107,6 +99,11 @@ void finalize_at_exit() {
 }
 
 }  // namespace
+
+[[gnu::weak]] Process& process() {
+  static auto& own = *new Process;
+  return own;
+}
 
 void check(int code, const char* call) {
   if (code == MPI_SUCCESS) return;
@@ -133,8 +130,10 @@ void initialize(const ProcessWorldOptions& options) {
     fail<DistributedError>(
         "from_environment: MPI has been finalised, or this process was forked from one that uses "
         "it; start the child with exec");
-  if (!process) process.emplace();
-  set_blocking_call_defaults(options.rank, options.timeout);
+  Process& own = process();
+  if (!own.mark) own.mark.emplace();
+  own.rank = options.rank;
+  own.timeout = options.timeout;
   if (is_initialized()) return;
   // MPI_Init reads these. What the user has set, by mpirun --mca or in the environment, wins.
   // "vader" became "sm" in Open MPI 5.
@@ -151,37 +150,28 @@ void initialize(const ProcessWorldOptions& options) {
   // Open MPI 4.1 reports errors of MPI_Iallreduce to the handler of MPI_COMM_WORLD, which aborts.
   for (const MPI_Comm each : {MPI_COMM_WORLD, MPI_COMM_SELF})
     check(MPI_Comm_set_errhandler(each, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-  exit_timeout = options.timeout;
   std::atexit(finalize_at_exit);
 }
 
-void note_missing_rank() { rank_is_missing = true; }
+void note_missing_rank() { process().rank_is_missing = true; }
 
-bool is_usable() { return !is_finalized() && !(process && process->is_of_parent()); }
-
-std::shared_timed_mutex& usage_mutex() {
-  static auto& mutex = *new std::shared_timed_mutex;
-  return mutex;
-}
-
-std::atomic<int>& unfinished_collectives() {
-  static std::atomic<int> count{0};
-  return count;
+bool is_usable() {
+  const Process& own = process();
+  return !is_finalized() && !(own.mark && own.mark->is_of_parent());
 }
 
 void never_free(std::shared_ptr<void> memory) {
-  static std::mutex mutex;
-  static auto& kept = *new std::vector<std::shared_ptr<void>>;
-  const std::lock_guard lock(mutex);
-  kept.push_back(std::move(memory));
+  Process& own = process();
+  const std::lock_guard lock(own.kept_mutex);
+  own.kept.push_back(std::move(memory));
 }
 
 void keep_until_exit(std::shared_ptr<World> world) {
-  latest_world() = std::move(world);
-  static int key = MPI_KEYVAL_INVALID;
-  if (key != MPI_KEYVAL_INVALID) return;
-  MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, take_mpi_from_application, &key, nullptr);
-  MPI_Comm_set_attr(MPI_COMM_SELF, key, nullptr);
+  Process& own = process();
+  own.latest_world = std::move(world);
+  if (own.key != MPI_KEYVAL_INVALID) return;
+  MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, take_mpi_from_application, &own.key, nullptr);
+  MPI_Comm_set_attr(MPI_COMM_SELF, own.key, nullptr);
 }
 
 }  // namespace tutti::distributed::mpi

@@ -7,9 +7,33 @@
 
 #include <mpi.h>
 
+#include <optional>
 #include <shared_mutex>
 
 namespace tutti::distributed::mpi {
+
+/// What the backend keeps for its process, which is one rank.
+struct Process {
+  std::atomic<int> rank{0};  ///< For messages: what the launcher's variables say.
+  /// Of calls that block in MPI, and of the exit.
+  std::atomic<std::chrono::milliseconds> timeout{};
+  std::optional<ProcessMark> mark = {};  ///< Of the process that uses MPI.
+  std::atomic<bool> rank_is_missing{false};
+  /// The library's own threads hold this mutex shared while they call MPI. Finalising MPI locks it
+  /// exclusively and never unlocks it.
+  std::shared_timed_mutex usage = {};
+  bool is_taken = false;  ///< `usage` is locked until the end.
+  /// How many collectives the library's own threads have yet to finish; finalising waits for them.
+  std::atomic<int> unfinished_collectives{0};
+  std::shared_ptr<World> latest_world = {};
+  int key = MPI_KEYVAL_INVALID;  ///< Of the attribute that is deleted when MPI is finalised.
+  std::mutex kept_mutex = {};
+  std::vector<std::shared_ptr<void>> kept = {};  ///< What never_free() keeps.
+};
+
+/// Returns the one of this process. It is never destroyed, because threads may outlive static
+/// objects. The simulator of tests/simulator, where ranks are threads, replaces this function.
+Process& process();
 
 /// Throws a DistributedError that says what `call` reported, unless `code` is MPI_SUCCESS.
 void check(int code, const char* call);
@@ -31,11 +55,6 @@ void note_missing_rank();
 bool is_usable();
 /// Returns whether a second thread may call MPI.
 bool allows_threads();
-/// The library's own threads hold this mutex shared while they call MPI. Finalising MPI locks it
-/// exclusively and never unlocks it.
-std::shared_timed_mutex& usage_mutex();
-/// How many collectives the library's own threads have yet to finish; finalising waits for them.
-std::atomic<int>& unfinished_collectives();
 
 /// Keeps memory that MPI may still use after a failure: a message to a rank that never arrives
 /// cannot be cancelled.

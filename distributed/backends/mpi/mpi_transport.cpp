@@ -59,7 +59,7 @@ std::optional<World::Notice> MpiTransport::receive() {
 }
 
 void MpiTransport::guard(const std::function<void()>& check) {
-  const std::shared_lock mpi(usage_mutex(), std::try_to_lock);
+  const std::shared_lock mpi(process().usage, std::try_to_lock);
   if (mpi && is_usable()) check();  // which may destroy this object
 }
 

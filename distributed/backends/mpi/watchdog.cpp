@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <system_error>
@@ -17,9 +16,6 @@ namespace tutti::distributed::mpi {
 namespace {
 
 using namespace std::chrono_literals;
-
-std::atomic<int> own_rank{0};
-std::atomic<std::chrono::milliseconds> default_timeout{0ms};
 
 // Returns whether MPI_Abort may be called on another thread while `call` blocks.
 bool may_abort(const char* call) {
@@ -56,13 +52,8 @@ bool may_abort(const char* call) {
 
 }  // namespace
 
-void set_blocking_call_defaults(int rank, std::chrono::milliseconds timeout) {
-  own_rank = rank;
-  default_timeout = timeout;
-}
-
 BlockingCall::BlockingCall(const char* call, std::string whom, std::chrono::milliseconds timeout) {
-  if (timeout <= 0ms) timeout = default_timeout;
+  if (timeout <= 0ms) timeout = process().timeout;
   try {
     thread_ = std::jthread([=, whom = std::move(whom)](const std::stop_token& stop) {
       // Counts only time in which this process runs: a rank that was stopped is not the one that
@@ -70,7 +61,7 @@ BlockingCall::BlockingCall(const char* call, std::string whom, std::chrono::mill
       constexpr auto slice = 100ms;
       for (auto left = timeout; left > 0ms; left -= slice)
         if (sleep_unless_stopped(stop, std::min<std::chrono::milliseconds>(left, slice))) return;
-      give_up(call, whom, own_rank, timeout);
+      give_up(call, whom, process().rank, timeout);
     });
   } catch (const std::system_error&) {
     // A destructor may be calling, and the call will probably return.

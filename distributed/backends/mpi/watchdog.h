@@ -9,16 +9,13 @@
 
 namespace tutti::distributed::mpi {
 
-/// Sets who this process is in the messages of BlockingCall, and how long its calls may block.
-void set_blocking_call_defaults(int rank, std::chrono::milliseconds timeout);
-
 /// While the object lives, this thread is inside `call`, which every rank of `whom` has to make.
 /// Where it lives longer than the timeout, the process prints a line and ends with exit code 1,
 /// and the job with it. The other ranks that wait have a second to print their lines.
 class BlockingCall {
  public:
   /// `call` is a string literal such as "MPI_Finalize"; `whom` is "all 4 processes" or "ranks 0
-  /// and 2 of group 'world'". Without a `timeout`, that of set_blocking_call_defaults() holds.
+  /// and 2 of group 'world'". Without a `timeout`, Process::timeout holds.
   BlockingCall(const char* call, std::string whom, std::chrono::milliseconds timeout = {});
 
  private:

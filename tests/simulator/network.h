@@ -1,0 +1,80 @@
+// The network of the simulator: hosts, links between them, messages with their order, and faults.
+// It moves bytes between ranks; mpi.cpp makes MPI's functions of that.
+#pragma once
+
+#include "scheduler.h"
+
+#include <list>
+#include <memory>
+#include <set>
+#include <string>
+
+namespace tutti::simulator {
+
+/// What goes wrong. Calls are counted on each rank, those that only poll apart from the others.
+struct Fault {
+  enum class Kind { none, die, stop, sleep, error, delay, cut, host };
+  Kind kind = Kind::none;
+  int rank = 0;          ///< Of which rank; of a link or a host that goes, a rank of the host.
+  int other = 0;         ///< A rank of the other host of such a link.
+  bool at_poll = false;  ///< At a call that polls.
+  int call = 0;
+  Time begin = 0, duration = never;  ///< Of a link's fault, or of a stop or sleep.
+};
+
+/// A job that is simulated.
+struct Layout {
+  std::vector<int> host_sizes;  ///< The ranks of each host; they follow each other.
+  Fault fault = {};
+  int ranks() const;
+  std::vector<int> hosts() const;  ///< By rank.
+};
+
+/// What a rank has done so far.
+struct Traffic {
+  std::int64_t messages = 0, bytes = 0, between_hosts = 0;
+};
+
+/// A receive or send under way, or a collective of MPI.
+struct Request : std::enable_shared_from_this<Request> {
+  virtual ~Request() = default;
+  /// Lets a collective go on. Returns whether that changed anything.
+  virtual bool advance() { return false; }
+  bool done = false;
+  int error = 0;
+  int source = 0, tag = 0;  // what a receive waits for, then what it got
+  int context = 0;
+  void* to = nullptr;
+  std::size_t bytes = 0;
+  std::shared_ptr<Request> handle = {};  ///< Keeps it as long as the library has its handle.
+};
+
+/// A message of which the receiver knows. A long one stays with its sender until it is received.
+struct Message {
+  int source = 0, tag = 0, context = 0;
+  std::size_t bytes = 0;
+  std::vector<char> data = {};
+  const char* at_sender = nullptr;
+  std::shared_ptr<Request> sending = {};
+};
+
+void start_network(const Layout& layout);
+const Layout& layout();
+Traffic traffic(int rank);
+/// To how many other ranks a rank has sent.
+std::size_t peers(int rank);
+
+/// Counts a call of this rank and carries out the fault that is due. Returns an error code.
+int enter(const char* call, bool polls = false);
+int calls(int rank, bool polls);
+/// Lasts until every rank is there, as the launcher's own network brings them together.
+void meet(const char* what);
+
+/// Send and receive between ranks of the world; contexts keep communicators apart.
+std::shared_ptr<Request> send(int to, int context, int tag, const void* from, std::size_t bytes);
+void receive(const std::shared_ptr<Request>& request);
+/// Returns the first message that fits, if one has arrived.
+const Message* find_message(int source, int tag, int context);
+void cancel(const Request& request);
+
+}  // namespace tutti::simulator
