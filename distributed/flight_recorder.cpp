@@ -64,7 +64,7 @@ void FlightRecorder::finish(std::int64_t number, std::int64_t began,
   if (number <= calls_ - static_cast<std::int64_t>(capacity)) return;  // its place is taken
   Entry& entry = ring_[static_cast<std::size_t>(number - 1) % capacity];
   if (entry.done != 0) return;
-  entry.done = ended - ticks_before;
+  entry.done = std::max(entry.issued, ended - ticks_before);  // `before` is of another clock
   entry.waited = ended - began;
 }
 
