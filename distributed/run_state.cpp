@@ -3,6 +3,7 @@
 #include "../autograd/functions.h"
 #include "../autograd/grad_mode.h"
 #include "../core/excerpt.h"
+#include "../core/parse_number.h"
 #include "../core/random.h"
 #include "broadcast_text.h"
 
@@ -10,7 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 
 namespace tutti::distributed {
@@ -58,12 +58,11 @@ const std::string& RunState::text(const std::string& key) const {
 
 std::int64_t RunState::number(const std::string& key) const {
   const std::string& digits = text(key);
-  std::int64_t value = -1;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error != std::errc{} || end != digits.data() + digits.size() || value < 0)
+  const auto value = parse_number<std::int64_t>(digits, 0);
+  if (!value)
     fail<CheckpointError>("its metadata have '{}' as '{}', expected a number of at least 0",
                           excerpt(digits), key);
-  return value;
+  return *value;
 }
 
 // First travels a list of what the state holds, then every tensor.
