@@ -8,13 +8,6 @@
 namespace tutti::distributed {
 namespace {
 
-[[noreturn]] void throw_error(const Failure& failure, const std::string& text,
-                              CollectiveInfo info) {
-  failure.recorders.wait();
-  if (failure.timeout) throw TimeoutError(text, std::move(info));
-  throw DistributedError(text, std::move(info));
-}
-
 // How long a rank waits for the answers of those that are absent at its deadline.
 constexpr std::chrono::seconds answer_time{2};
 
@@ -52,6 +45,12 @@ class World::Watcher {
   ProcessMark process_;
 };
 
+void throw_failure(const Failure& failure, const std::string& text, CollectiveInfo info) {
+  failure.recorders.wait();
+  if (failure.timeout) throw TimeoutError(text, std::move(info));
+  throw DistributedError(text, std::move(info));
+}
+
 void throw_failure(const Failure& failure, const Collective& call, const GroupInfo& group) {
   const std::string here = describe(call, group);
   const std::string cause =
@@ -63,8 +62,8 @@ void throw_failure(const Failure& failure, const Collective& call, const GroupIn
       fmt::format("{}: {}{}{} [rank {} of {}]", here,
                   failure.at == here ? "" : "not done, because the group has failed: ", cause,
                   lacks_advice ? advice_for_one_rank : "", group.rank, group.size);
-  throw_error(failure, text,
-              {group.rank, group.size, to_string(call.operation), call.sequence, call.name});
+  throw_failure(failure, text,
+                {group.rank, group.size, to_string(call.operation), call.sequence, call.name});
 }
 
 void World::fail(const Failure& failure) {
@@ -359,10 +358,10 @@ void World::check_step(const std::string& what, const Deadline& deadline, const 
           .timeout = true});
   const auto why = failure();
   if (!why) return;
-  throw_error(*why,
-              fmt::format("{}: {}{}{} [rank {} of {}]", what, why->at, why->at.empty() ? "" : ": ",
-                          why->what, group.rank, group.size),
-              {.rank = group.rank, .world_size = group.size, .operation = what, .name = {}});
+  throw_failure(*why,
+                fmt::format("{}: {}{}{} [rank {} of {}]", what, why->at,
+                            why->at.empty() ? "" : ": ", why->what, group.rank, group.size),
+                {.rank = group.rank, .world_size = group.size, .operation = what, .name = {}});
 }
 
 // Its own lock makes the destructor wait for a call in progress.

@@ -33,6 +33,9 @@ struct Failure {
 /// DistributedError.
 [[noreturn]] void throw_failure(const Failure& failure, const Collective& call,
                                 const GroupInfo& group);
+/// The same with a text of the caller's.
+[[noreturn]] void throw_failure(const Failure& failure, const std::string& text,
+                                CollectiveInfo info);
 
 /// Sleeps for `time`, or until the calling thread is to stop. Returns whether it is.
 bool sleep_unless_stopped(const std::stop_token& stop, std::chrono::milliseconds time);

@@ -63,11 +63,11 @@ foreach(layer core kernels autograd distributed nn optim data)
               string(APPEND violations "${file} includes ${target}: below process groups the order is ${foundation}\n")
             endif()
           elseif(target_level EQUAL -1
-                 AND NOT target MATCHES "^distributed/(diagnostics/fault_injection|launch/rendezvous/store)\\.h$"
+                 AND NOT target MATCHES "^distributed/(diagnostics/fault_injection|launch/rendezvous/(store|messages))\\.h$"
                  AND NOT (part STREQUAL "group" AND target MATCHES "^distributed/(process_group|submit|broadcast_text|backends)\\.h$")
                  AND NOT (file MATCHES "^distributed/backends\\." AND target MATCHES "^distributed/backends/")
                  AND (own_folder STREQUAL "distributed" OR NOT target MATCHES "^${own_folder}/"))
-            string(APPEND violations "${file} includes ${target}: a ${part} file sees only ${foundation}, fault_injection, store and its own folder\n")
+            string(APPEND violations "${file} includes ${target}: a ${part} file sees only ${foundation}, fault_injection, the store and its own folder\n")
           endif()
         endif()
       endif()

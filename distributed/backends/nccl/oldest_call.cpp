@@ -1,4 +1,5 @@
-#include "oldest_call.h"
+// When a rank compares its oldest call with those of the others, and what it finds.
+#include "group_registry.h"
 
 #include <algorithm>
 
@@ -24,7 +25,6 @@ PendingState GroupRegistry::OldestCall::pending_state() const {
   const Fingerprint& own = issued_.fingerprint;
   // All ranks have completed what comes before, because it is done on this rank.
   PendingState state{.last_completed = own.sequence - 1};
-  const rendezvous::Values released = registry_.store_->list(released_prefix);
   const rendezvous::Values states = registry_.store_->list("state/");
   std::vector<Fingerprint> fingerprints;
   for (std::size_t r = 0; r < group_.info.world_ranks.size(); ++r) {
@@ -33,15 +33,13 @@ PendingState GroupRegistry::OldestCall::pending_state() const {
     const int world_rank = group_.info.world_ranks[r];
     const auto found = states.find(state_key(world_rank));
     Reports reports = found == states.end() ? Reports{} : decode_reports(found->second, world_rank);
-    const bool has_report = reports.contains(group_.key);
     const Report& report = reports[group_.key];
     const bool is_missing = report.last_issued < own.sequence;
     if (is_missing) {
       state.missing.push_back(static_cast<int>(r));
       state.last_completed = std::min(state.last_completed, report.last_issued);
       // A rank whose report did not fit may have issued the collective before it left the group.
-      if (has_report && is_released_by(world_rank, group_.key, released))
-        state.departed.push_back(static_cast<int>(r));
+      if (report.released != 0) state.departed.push_back(static_cast<int>(r));
     }
     // Errors describe a few ranks.
     if ((is_missing ? state.missing.size() : state.latest_calls.size()) <= 4)
