@@ -83,8 +83,8 @@ class Backend {
  protected:
   const std::shared_ptr<World>& world() const { return world_; }
   /// Notes that this rank issues `call`, for the errors of other ranks. A backend with a World
-  /// calls it in submit(). Returns the record, which the backend may send.
-  CallRecord record(const Collective& call);
+  /// calls it in submit().
+  void record(const Collective& call);
 
  private:
   friend class ThreadWorld;

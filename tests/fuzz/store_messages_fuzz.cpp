@@ -88,7 +88,7 @@ void read_reply(const std::string& bytes) {
 void read_values(const std::string& bytes) {
   decode_failure(bytes);
   try {
-    for (const auto& [key, report] : nccl::decode_reports(bytes, 1))
+    for (const auto& [key, report] : nccl::decode_state(bytes, 1).second)
       for (const Fingerprint& fingerprint : report.fingerprints) to_string(fingerprint);
     nccl::decode_seat(bytes, 1);
   } catch (const tutti::DistributedError&) {}

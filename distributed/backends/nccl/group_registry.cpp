@@ -69,7 +69,10 @@ void close_all() {
 }  // namespace
 
 GroupRegistry::GroupRegistry(std::shared_ptr<rendezvous::Store> store, int device)
-    : store_(std::move(store)), device_(device), world_(make_world_over(store_)) {
+    : store_(std::move(store)),
+      device_(device),
+      world_(make_world_over(store_)),
+      recorder_(world_->recorder({.backend = "nccl", .world_ranks = {member().rank}})) {
   watch_.emplace(*world_, [this] {
     check();
     return false;
@@ -205,14 +208,14 @@ void GroupRegistry::publish_calls() {
       Report& report = reports[group->key];
       report.last_issued = group->last_issued;
       report.released = group->is_counted ? 1 : 0;
-      report.latest_call = group->latest_call;
       report.calls = static_cast<std::int64_t>(group->calls.size());
       for (std::size_t i = 0; i < std::min(group->calls.size(), max_fingerprints); ++i)
         report.fingerprints[i] = group->calls[i]->fingerprint;
     }
   }
   // With hundreds of groups the reports of idle ones are left out; they only make errors precise.
-  std::string text = encode(truncated_to(reports, max_report_bytes(member().size)));
+  std::string text = LatestCalls(recorder_->latest_calls()).text + '\0';
+  text += encode(truncated_to(reports, max_report_bytes(member().size) - text.size()));
   if (text == published_) return;
   store_->set(state_key(member().rank), text);
   published_ = std::move(text);

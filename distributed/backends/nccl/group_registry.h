@@ -48,7 +48,6 @@ struct RegisteredGroup {
   std::mutex mutex;  ///< Guards what follows.
   std::deque<std::shared_ptr<IssuedCall>> calls;
   std::int64_t last_issued = 0;
-  CallRecord latest_call = {};
   int graph_collectives = 0;              ///< How many collectives CUDA graphs hold.
   std::weak_ptr<const void> captured_in;  ///< The arena of the graph that took the latest of them.
   IssuedCalls replayed;   ///< Those of graphs that are gone; `done` comes after the last replay.
@@ -108,6 +107,7 @@ class GroupRegistry {
   const std::shared_ptr<rendezvous::Store> store_;
   const int device_;
   const std::shared_ptr<World> world_;
+  const std::shared_ptr<FlightRecorder> recorder_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::shared_ptr<RegisteredGroup>> groups_;
@@ -139,8 +139,6 @@ class GroupRegistry::OldestCall : public PendingCollective {
   PendingState pending_state() const override;
 
  private:
-  std::string calls_of(const Reports& reports) const;
-
   GroupRegistry& registry_;
   const RegisteredGroup& group_;
   const IssuedCall& issued_;

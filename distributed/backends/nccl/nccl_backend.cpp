@@ -105,7 +105,7 @@ class NcclBackend : public Backend {
   std::shared_ptr<Work::State> submit(const Collective& call) override {
     World& world = *this->world();
     world.throw_if_failed(call, info());
-    const CallRecord recorded = record(call);
+    record(call);
     const cuda::DeviceScope scope(registry_->device());
     const cuda::Stream& caller = cuda::current_stream(registry_->device());
     const auto issued = std::make_shared<IssuedCall>();
@@ -116,7 +116,7 @@ class NcclBackend : public Backend {
     // A call that is captured in a graph is not watched: it does nothing yet, and its replays are
     // seen only through NCCL's own errors.
     if (caller.is_capturing()) hold_for_graph(issued->call);
-    else watch(issued, recorded);
+    else watch(issued);
     group_->stream.wait(issued->ready);
     try {
       enqueue(issued->call);
@@ -164,12 +164,11 @@ class NcclBackend : public Backend {
 
  private:
   // Lets the watcher keep the deadline of a call and its tensors, and drops calls that are done.
-  void watch(const std::shared_ptr<IssuedCall>& issued, const CallRecord& recorded) {
+  void watch(const std::shared_ptr<IssuedCall>& issued) {
     IssuedCalls finished;  // destroyed after the lock
     const std::lock_guard lock(group_->mutex);
     finished = group_->take_finished();
     group_->last_issued = issued->call.sequence;
-    group_->latest_call = recorded;
     group_->calls.push_back(issued);
   }
 

@@ -32,7 +32,8 @@ PendingState GroupRegistry::OldestCall::pending_state() const {
     if (static_cast<int>(r) == group_.info.rank) continue;
     const int world_rank = group_.info.world_ranks[r];
     const auto found = states.find(state_key(world_rank));
-    Reports reports = found == states.end() ? Reports{} : decode_reports(found->second, world_rank);
+    auto [latest_calls, reports] = found == states.end() ? std::pair(LatestCalls().text, Reports())
+                                                         : decode_state(found->second, world_rank);
     const Report& report = reports[group_.key];
     const bool is_missing = report.last_issued < own.sequence;
     if (is_missing) {
@@ -43,28 +44,13 @@ PendingState GroupRegistry::OldestCall::pending_state() const {
     }
     // Errors describe a few ranks.
     if ((is_missing ? state.missing.size() : state.latest_calls.size()) <= 4)
-      state.latest_calls.emplace(static_cast<int>(r), calls_of(reports));
+      state.latest_calls.emplace(static_cast<int>(r), latest_calls);
     for (std::int64_t i = 0; i < std::min<std::int64_t>(report.calls, max_fingerprints); ++i)
       if (report.fingerprints[i].sequence == own.sequence)
         fingerprints.back() = report.fingerprints[i];
   }
   state.disagreement = disagreement(fingerprints);
   return state;
-}
-
-// Returns the latest call of every group on the rank that has published `reports`.
-std::string GroupRegistry::OldestCall::calls_of(const Reports& reports) const {
-  std::vector<LatestCall> calls;
-  const std::lock_guard lock(registry_.mutex_);
-  for (const auto& [key, report] : reports) {
-    const auto group =
-        std::find_if(registry_.groups_.begin(), registry_.groups_.end(),
-                     [&wanted = key](const auto& own) { return own->key == wanted; });
-    // This rank does not know the names of groups that it is no member of.
-    calls.push_back(
-        {report.latest_call, group == registry_.groups_.end() ? key : (*group)->info.group});
-  }
-  return calls_to_string(std::move(calls));
 }
 
 }  // namespace tutti::distributed::nccl

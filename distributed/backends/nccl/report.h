@@ -20,18 +20,17 @@ constexpr std::size_t max_fingerprints = 4;
 /// The collectives of one group that are under way on a rank.
 struct Report {
   std::int64_t last_issued = 0, calls = 0;
-  std::int64_t released = 0;  ///< 1 where the rank has left the group.
-  CallRecord latest_call = {};
+  std::int64_t released = 0;                        ///< 1 where the rank has left the group.
   Fingerprint fingerprints[max_fingerprints] = {};  ///< Of its oldest calls.
 };
 static_assert(std::is_trivially_copyable_v<Report>);
 
 using Reports = std::map<std::string, Report>;  ///< By the key of the group.
 
-/// The key under which a rank publishes its reports.
+/// The key under which a rank publishes LatestCalls::text, a zero byte and its reports.
 inline std::string state_key(int world_rank) { return fmt::format("state/{}", world_rank); }
 
-/// Returns a value of the store: key, zero byte and report of each group as plain bytes, one after
+/// Returns a text of the store: key, zero byte and report of each group as plain bytes, one after
 /// the other.
 inline std::string encode(const Reports& reports) {
   std::string text;
@@ -67,14 +66,11 @@ inline bool is_valid(const Report& report) {
            f.dtype <= static_cast<std::uint8_t>(DType::boolean) &&
            std::memchr(f.name, '\0', sizeof(f.name)) != nullptr;
   };
-  const CallRecord& latest = report.latest_call;
   return report.last_issued >= 0 && report.calls >= 0 && (report.released | 1) == 1 &&
-         latest.sequence >= 0 && latest.bytes >= 0 && latest.operation <= Operation::barrier &&
-         std::memchr(latest.name, '\0', sizeof(latest.name)) != nullptr &&
          std::all_of(std::begin(report.fingerprints), std::end(report.fingerprints), fits);
 }
 
-/// Reads the value that the rank `world_rank` has written. Throws a DistributedError where it is
+/// Reads the text that the rank `world_rank` has written. Throws a DistributedError where it is
 /// malformed.
 inline Reports decode_reports(const std::string& text, int world_rank) {
   Reports reports;
@@ -92,6 +88,13 @@ inline Reports decode_reports(const std::string& text, int world_rank) {
     at = end + 1 + sizeof(report);
   }
   return reports;
+}
+
+/// Reads what the rank `world_rank` has published: LatestCalls::text and its reports.
+inline std::pair<std::string, Reports> decode_state(const std::string& text, int world_rank) {
+  const std::size_t end = text.find('\0');
+  return {text.substr(0, end),
+          decode_reports(end == std::string::npos ? text : text.substr(end + 1), world_rank)};
 }
 
 /// What a rank tells rank 0 when the world starts.
