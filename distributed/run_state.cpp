@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 namespace tutti::distributed {
@@ -98,11 +97,10 @@ std::string not_finite(const StateDict& tensors) {
 
 Tensor gather_generators(const ProcessGroup& group) {
   const Generator::State state = default_generator().state();
-  std::array numbers{static_cast<std::int64_t>(state.seed),
-                     static_cast<std::int64_t>(state.position)};
-  const Tensor all = empty({group.size(), 2}, {.dtype = int64});
-  group.all_gather(from_blob(numbers.data(), {2}, int64), all, {.name = "generators"}).wait();
-  return all;
+  const auto all = all_gather_numbers(
+      group, {static_cast<std::int64_t>(state.seed), static_cast<std::int64_t>(state.position)},
+      {.name = "generators"});
+  return tensor(all, Shape{group.size(), 2});
 }
 
 void set_generator(const Tensor& seed_and_position) {
