@@ -25,11 +25,8 @@ Backend::Backend(GroupInfo info, std::shared_ptr<World> world) : world_(std::mov
   info_ = std::make_shared<GroupInfo>(std::move(info));
 }
 
-CallRecord Backend::record(const Collective& call) {
-  CallRecord record = call_record(call);
-  record.stamp = recorder_->record(*recorded_group_, record, call.step);
-  recorded_call = {recorder_, record.stamp};
-  return record;
+void Backend::record(const Collective& call) {
+  recorded_call = {recorder_, recorder_->record(*recorded_group_, call_record(call), call.step)};
 }
 
 GroupInfo Backend::subgroup_info(const std::vector<int>& members, const std::string& name) const {

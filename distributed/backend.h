@@ -83,8 +83,8 @@ class Backend {
  protected:
   const std::shared_ptr<World>& world() const { return world_; }
   /// Notes that this rank issues `call`, for the errors of other ranks. A backend with a World
-  /// calls it in submit(). Returns the record, which the backend may send.
-  CallRecord record(const Collective& call);
+  /// calls it in submit().
+  void record(const Collective& call);
 
  private:
   friend class ThreadWorld;
@@ -107,7 +107,7 @@ struct ProcessWorldOptions {
   int rank = 0;           ///< What the launcher's variables say, for messages.
   int expected_size = 1;  ///< What the launcher's variables say.
   int local_rank = -1;    ///< If negative, the backend counts the ranks of this host.
-  int device = -1;        ///< The CUDA device; if negative, that of the local rank.
+  int device = -1;        ///< The CUDA device; if negative, the only one or that of the local rank.
   std::chrono::milliseconds timeout = default_group_timeout;
   /// Opens the store in which the ranks find each other. Only a backend that needs it calls this,
   /// once.

@@ -23,7 +23,17 @@ struct Elements {
 /// which it takes, and how what several ranks give is combined.
 class DataFlow {
  public:
-  DataFlow(const Collective& call, int ranks);
+  DataFlow(const Collective& call, int ranks)
+      : operation_(call.operation),
+        root_(call.root),
+        reduces_(call.operation == Operation::all_reduce ||
+                 call.operation == Operation::reduce_scatter),
+        dtype_(reduces_ ? call.input.dtype() : uint8) {
+    if (operation_ == Operation::barrier) return;
+    const std::int64_t elements = reduces_ ? call.input.numel() : call.bytes();
+    count_ = operation_ == Operation::all_gather ? elements * ranks : elements;
+    part_ = operation_ == Operation::reduce_scatter ? elements / ranks : elements;
+  }
 
   std::int64_t count() const { return count_; }  ///< Elements of the whole vector.
   /// The most elements that one rank gives another one.
@@ -41,9 +51,18 @@ class DataFlow {
     return static_cast<std::size_t>(elements) * size_of(partial_dtype());
   }
 
-  /// What lies in the input, and in the output, of a rank.
-  Elements gives(int rank) const;
-  Elements takes(int rank) const;
+  /// What lies in the input of a rank.
+  Elements gives(int rank) const {
+    if (operation_ == Operation::all_gather) return {rank * part_, (rank + 1) * part_};
+    if (operation_ == Operation::broadcast && rank != root_) return {};
+    return {0, count_};
+  }
+  /// What lies in the output of a rank.
+  Elements takes(int rank) const {
+    if (operation_ == Operation::reduce_scatter) return {rank * part_, (rank + 1) * part_};
+    if (operation_ == Operation::broadcast && rank == root_) return {};
+    return {0, count_};
+  }
 
  private:
   Operation operation_;

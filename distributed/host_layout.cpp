@@ -1,11 +1,11 @@
 #include "host_layout.h"
 
 #include "../core/error.h"
+#include "../core/parse_number.h"
 
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -34,15 +34,13 @@ std::string host_identity() {
 int emulated_ranks_per_host() {
   const char* text = std::getenv("TUTTI_RANKS_PER_HOST");
   if (!text) return 0;
-  const std::string_view all = text;
-  int value = 0;
-  const auto [end, error] = std::from_chars(all.data(), all.data() + all.size(), value);
-  if (error != std::errc() || end != all.data() + all.size() || value < 1)
+  const auto value = parse_number(text, 1);
+  if (!value)
     fail<ValueError>(
         "TUTTI_RANKS_PER_HOST='{}': expected a positive number; unset it where no hosts are to be "
         "emulated",
         text);
-  return value;
+  return *value;
 }
 
 HostLayout::HostLayout(const GroupInfo& group) {

@@ -43,7 +43,7 @@ struct WorldOptions {
   /// TUTTI_RENDEZVOUS_SECRET_FILE names, or TUTTI_RENDEZVOUS_SECRET; without these a random one, of
   /// which only ranks on the host of rank 0 and ranks that MPI has started learn.
   std::string rendezvous_secret = {};
-  int device = -1;  ///< The CUDA device of this rank; if negative, that of its local rank.
+  int device = -1;  ///< The CUDA device; if negative, the only one that it sees or its local rank.
   std::chrono::milliseconds timeout = default_group_timeout;
 };
 

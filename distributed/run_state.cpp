@@ -3,14 +3,13 @@
 #include "../autograd/functions.h"
 #include "../autograd/grad_mode.h"
 #include "../core/excerpt.h"
+#include "../core/parse_number.h"
 #include "../core/random.h"
 #include "broadcast_text.h"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cmath>
 
 namespace tutti::distributed {
@@ -58,12 +57,11 @@ const std::string& RunState::text(const std::string& key) const {
 
 std::int64_t RunState::number(const std::string& key) const {
   const std::string& digits = text(key);
-  std::int64_t value = -1;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (error != std::errc{} || end != digits.data() + digits.size() || value < 0)
+  const auto value = parse_number<std::int64_t>(digits, 0);
+  if (!value)
     fail<CheckpointError>("its metadata have '{}' as '{}', expected a number of at least 0",
                           excerpt(digits), key);
-  return value;
+  return *value;
 }
 
 // First travels a list of what the state holds, then every tensor.
@@ -99,11 +97,10 @@ std::string not_finite(const StateDict& tensors) {
 
 Tensor gather_generators(const ProcessGroup& group) {
   const Generator::State state = default_generator().state();
-  std::array numbers{static_cast<std::int64_t>(state.seed),
-                     static_cast<std::int64_t>(state.position)};
-  const Tensor all = empty({group.size(), 2}, {.dtype = int64});
-  group.all_gather(from_blob(numbers.data(), {2}, int64), all, {.name = "generators"}).wait();
-  return all;
+  const auto all = all_gather_numbers(
+      group, {static_cast<std::int64_t>(state.seed), static_cast<std::int64_t>(state.position)},
+      {.name = "generators"});
+  return tensor(all, Shape{group.size(), 2});
 }
 
 void set_generator(const Tensor& seed_and_position) {

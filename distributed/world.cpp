@@ -8,70 +8,6 @@
 namespace tutti::distributed {
 namespace {
 
-[[noreturn]] void throw_error(const Failure& failure, const std::string& text,
-                              CollectiveInfo info) {
-  failure.recorders.wait();
-  if (failure.timeout) throw TimeoutError(text, std::move(info));
-  throw DistributedError(text, std::move(info));
-}
-
-std::string last_completed(std::span<const int> ranks, std::int64_t completed) {
-  return fmt::format("{} last completed {}", ranks.size() == 1 ? "it" : "they",
-                     completed == 0 ? "none" : fmt::format("#{}", completed));
-}
-
-// Errors tell the latest calls of so many absent ranks.
-std::span<const int> first_few(std::span<const int> ranks) {
-  return ranks.first(std::min<std::size_t>(ranks.size(), 4));
-}
-
-// The text for ranks that have departed; `how` is "its process is exiting".
-std::string departure(const PendingState& state, const char* how) {
-  const std::string ranks = ranks_to_string(state.departed);
-  if (state.in_transfer)
-    return fmt::format("{} stopped in the middle of the transfer: {}", ranks, how);
-  return fmt::format("{} will never arrive: {}; {}", ranks, how,
-                     last_completed(state.departed, state.last_completed));
-}
-
-// Returns the ranks of which the latest calls are asked at a deadline.
-std::vector<int> ranks_to_ask(const PendingState& state) {
-  const auto few = first_few(state.missing);
-  std::vector<int> ranks(few.begin(), few.end());
-  for (const std::vector<int>& host : state.hosts_to_ask) ranks.push_back(host.front());
-  return ranks;
-}
-
-// The text for ranks that are missing at the deadline.
-std::string absence(const PendingState& state, std::chrono::milliseconds timeout, int own_rank) {
-  if (state.missing.empty() && !state.hosts_to_ask.empty()) {  // the ranks not asked may be absent
-    const std::vector<int> asked = ranks_to_ask(state);
-    return fmt::format(
-        "{}, for which rank {} waits, {} issued it as far as is known, but it did not end within "
-        "{}: another rank is absent, or the network hangs",
-        ranks_to_string(asked), own_rank, asked.size() == 1 ? "has" : "have", to_string(timeout));
-  }
-  if (state.missing.empty())
-    return fmt::format(
-        "all ranks have issued it, but it did not end within {}: a device or the network hangs, or "
-        "the devices of some ranks wait in another group",
-        to_string(timeout));
-  if (state.in_transfer)
-    return to_string(
-        Absence{state.missing, "stopped in the middle of the transfer and did not go on", timeout});
-  return to_string(Absence{.ranks = state.missing, .timeout = timeout}) + "; " +
-         last_completed(state.missing, state.last_completed);
-}
-
-// Returns the ranks that are missing at a deadline. Where none is, those that were asked may wait
-// for others, and the device of any rank may wait in another group.
-std::vector<int> ranks_to_describe(const PendingState& state) {
-  if (!state.missing.empty()) return state.missing;
-  std::vector<int> ranks = ranks_to_ask(state);
-  for (const auto& [rank, calls] : state.latest_calls) ranks.push_back(rank);
-  return ranks;
-}
-
 // How long a rank waits for the answers of those that are absent at its deadline.
 constexpr std::chrono::seconds answer_time{2};
 
@@ -109,6 +45,12 @@ class World::Watcher {
   ProcessMark process_;
 };
 
+void throw_failure(const Failure& failure, const std::string& text, CollectiveInfo info) {
+  failure.recorders.wait();
+  if (failure.timeout) throw TimeoutError(text, std::move(info));
+  throw DistributedError(text, std::move(info));
+}
+
 void throw_failure(const Failure& failure, const Collective& call, const GroupInfo& group) {
   const std::string here = describe(call, group);
   const std::string cause =
@@ -120,8 +62,8 @@ void throw_failure(const Failure& failure, const Collective& call, const GroupIn
       fmt::format("{}: {}{}{} [rank {} of {}]", here,
                   failure.at == here ? "" : "not done, because the group has failed: ", cause,
                   lacks_advice ? advice_for_one_rank : "", group.rank, group.size);
-  throw_error(failure, text,
-              {group.rank, group.size, to_string(call.operation), call.sequence, call.name});
+  throw_failure(failure, text,
+                {group.rank, group.size, to_string(call.operation), call.sequence, call.name});
 }
 
 void World::fail(const Failure& failure) {
@@ -416,10 +358,10 @@ void World::check_step(const std::string& what, const Deadline& deadline, const 
           .timeout = true});
   const auto why = failure();
   if (!why) return;
-  throw_error(*why,
-              fmt::format("{}: {}{}{} [rank {} of {}]", what, why->at, why->at.empty() ? "" : ": ",
-                          why->what, group.rank, group.size),
-              {.rank = group.rank, .world_size = group.size, .operation = what, .name = {}});
+  throw_failure(*why,
+                fmt::format("{}: {}{}{} [rank {} of {}]", what, why->at,
+                            why->at.empty() ? "" : ": ", why->what, group.rank, group.size),
+                {.rank = group.rank, .world_size = group.size, .operation = what, .name = {}});
 }
 
 // Its own lock makes the destructor wait for a call in progress.

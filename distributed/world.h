@@ -1,10 +1,10 @@
 // World: the ranks that were started together, as one rank sees them. It owns what is the same for
-// every backend: the first failure, which ranks have departed, the deadlines of collectives, the
-// watcher thread and the texts of failures. It moves no data; backends do, and give the world a
-// Transport that carries failures and departures to the other ranks.
+// every backend: the first failure, which ranks have departed, the deadlines of collectives and the
+// watcher thread. It moves no data; backends do, and give the world a Transport that carries
+// failures and departures to the other ranks. absence.h has the texts that name absent ranks.
 #pragma once
 
-#include "collective.h"
+#include "absence.h"
 #include "flight_recorder_file.h"
 
 #include <atomic>
@@ -33,6 +33,9 @@ struct Failure {
 /// DistributedError.
 [[noreturn]] void throw_failure(const Failure& failure, const Collective& call,
                                 const GroupInfo& group);
+/// The same with a text of the caller's.
+[[noreturn]] void throw_failure(const Failure& failure, const std::string& text,
+                                CollectiveInfo info);
 
 /// Sleeps for `time`, or until the calling thread is to stop. Returns whether it is.
 bool sleep_unless_stopped(const std::stop_token& stop, std::chrono::milliseconds time);
@@ -45,23 +48,6 @@ struct Deadline {
   static Deadline after(std::chrono::milliseconds timeout, Clock::time_point start = Clock::now()) {
     return {deadline_after(timeout, start), timeout};
   }
-};
-
-/// What a backend knows about a collective that is not done. Ranks are those of the group.
-struct PendingState {
-  std::vector<int> missing = {};  ///< The ranks that have not done their part.
-  /// Ranks of which it is not known whether they have done their part: each entry is a host, as its
-  /// ranks in the group, or a single rank of the own host, which may itself wait for others. The
-  /// first rank of an entry is asked at the deadline. Where it does not answer, or answers that it
-  /// has not issued this call, all ranks of the entry are missing.
-  std::vector<std::vector<int>> hosts_to_ask = {};
-  std::vector<int> departed = {};   ///< Those of them that have destroyed the group.
-  std::int64_t last_completed = 0;  ///< The last collective that all the missing ranks completed.
-  std::string disagreement = {};    ///< Where the ranks are at different calls: both calls.
-  /// The latest calls of other ranks, by rank, where the backend knows them and World does not:
-  /// those of the missing ranks or, if none is missing, those of some ranks.
-  std::map<int, std::string> latest_calls = {};
-  bool in_transfer = false;  ///< All ranks had arrived, and their data was being moved.
 };
 
 /// A collective that is not done, as World::give_up() asks about it.

@@ -4,7 +4,8 @@
 # optim includes neither nn nor distributed; data includes core only. Process groups, their backends and the rendezvous
 # include core only. Inside distributed/ each file of this list includes only files to its left, and the backends see no
 # more than them:
-#   group_info, host_layout, flight_recorder, collective, data_flow, flight_recorder_file, world, reduce, backend
+#   group_info, host_layout, flight_recorder, collective, data_flow, absence, flight_recorder_file, world,
+#   reduce, backend
 # Inside the library every project include is relative, so that an embedder's own folders can never be picked up.
 cmake_minimum_required(VERSION 3.24)
 set(allowed_core core)
@@ -14,7 +15,8 @@ set(allowed_distributed core kernels autograd distributed)
 set(allowed_nn core kernels autograd distributed nn)
 set(allowed_optim core kernels autograd optim)
 set(allowed_data core data)
-set(foundation group_info host_layout flight_recorder collective data_flow flight_recorder_file world reduce backend)
+set(foundation group_info host_layout flight_recorder collective data_flow absence flight_recorder_file world reduce
+    backend)
 
 set(violations "")
 set(checked 0)
@@ -61,11 +63,11 @@ foreach(layer core kernels autograd distributed nn optim data)
               string(APPEND violations "${file} includes ${target}: below process groups the order is ${foundation}\n")
             endif()
           elseif(target_level EQUAL -1
-                 AND NOT target MATCHES "^distributed/(diagnostics/fault_injection|launch/rendezvous/store)\\.h$"
+                 AND NOT target MATCHES "^distributed/(diagnostics/fault_injection|launch/rendezvous/(store|messages))\\.h$"
                  AND NOT (part STREQUAL "group" AND target MATCHES "^distributed/(process_group|submit|broadcast_text|backends)\\.h$")
                  AND NOT (file MATCHES "^distributed/backends\\." AND target MATCHES "^distributed/backends/")
                  AND (own_folder STREQUAL "distributed" OR NOT target MATCHES "^${own_folder}/"))
-            string(APPEND violations "${file} includes ${target}: a ${part} file sees only ${foundation}, fault_injection, store and its own folder\n")
+            string(APPEND violations "${file} includes ${target}: a ${part} file sees only ${foundation}, fault_injection, the store and its own folder\n")
           endif()
         endif()
       endif()

@@ -1,7 +1,8 @@
 #include "fault_injection.h"
 
+#include "../../core/parse_number.h"
+
 #include <array>
-#include <charconv>
 #include <csignal>
 #include <cstdlib>
 #include <list>
@@ -55,11 +56,10 @@ auto choose(const Table& table, std::string_view key, std::string_view value) {
 }
 
 std::int64_t number(std::string_view key, std::string_view value, std::int64_t lowest) {
-  std::int64_t n = 0;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), n);
-  if (error != std::errc() || end != value.data() + value.size() || n < lowest || n > 1'000'000'000)
+  const auto n = parse_number<std::int64_t>(value, lowest, 1'000'000'000);
+  if (!n)
     fail<ValueError>("fault: {} must be a whole number from {}, got '{}'", key, lowest, value);
-  return n;
+  return *n;
 }
 
 // Calls `use` with each piece of the text that is not empty.

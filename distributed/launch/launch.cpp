@@ -1,9 +1,9 @@
 #include "launch.h"
 
+#include "../../core/parse_number.h"
 #include "../backends/mpi/mpi.h"
 #include "rendezvous/secret.h"
 
-#include <charconv>
 #include <cstdlib>
 #include <optional>
 
@@ -52,9 +52,8 @@ std::string everything_found() {
 std::optional<int> read_number(const char* variable, const char* meaning, int least) {
   const std::string text = text_of(variable);
   if (text.empty()) return {};
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < least)
+  const auto value = parse_number(text, least);
+  if (!value)
     fail<DistributedError>("from_environment: {}='{}' should be {}, at least {}", variable, text,
                            meaning, least);
   return value;

@@ -16,10 +16,13 @@ int main(int argc, char** argv) {
     const std::chrono::milliseconds timeout(std::atoi(argv[5]));
     const auto store = rendezvous::open(argv[1], {std::atoi(argv[2]), std::atoi(argv[3]), argv[4],
                                                   timeout, find_secret(WorldOptions{})});
-    std::string met = "met:";
-    for (const std::string& value : store->gather("names", std::string("the name of ") + argv[2]))
-      met += " [" + value + "]";
-    std::printf("%s\n", met.c_str());
+    const auto list = [](const std::vector<std::string>& names) {
+      std::string met = "met:";
+      for (const std::string& name : names) met += " [" + name + "]";
+      return std::vector(names.size(), met);
+    };
+    const std::string name = std::string("the name of ") + argv[2];
+    std::printf("%s\n", store->gather("names", name, list).c_str());
     std::fflush(stdout);
     if (argc == 6) return 0;
     const auto deadline = deadline_after(timeout);

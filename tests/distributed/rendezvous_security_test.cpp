@@ -79,13 +79,6 @@ std::string receive_some(int fd) {
   return first + receive(fd, 1 << 20, 0ms);
 }
 
-// Returns a message as it travels, before it is encrypted.
-std::string framed(const std::string& message) {
-  std::string frame;
-  write_text(frame, message);
-  return frame;
-}
-
 // One end of a raw connection that speaks TLS.
 struct RawTls {
   RawTls(int socket, Side side, const std::string& run_id = "run 1", const char* with = secret)
@@ -111,16 +104,17 @@ struct RawTls {
     tls.put(plain, output);
     return output;
   }
-  void tell(const std::string& message) {
+  void tell(const Message& message) {
     const std::string output = encrypted(framed(message));
     sent += output;
     send_all(fd, output);
   }
-  std::string next_message() {
-    std::string message, output;
+  Message next_message() {
+    Message message;
+    std::string output;
     while (take_message(input, max_reply_bytes, message) == ReadResult::incomplete) {
       const std::string received = receive_some(fd);
-      if (received.empty()) return "nothing came";
+      if (received.empty()) return {"nothing came"};
       EXPECT_EQ(tls.take(received, input, output), State::open);
     }
     return message;
@@ -135,12 +129,13 @@ struct RawTls {
 
 // A connection to rank 0 that has said who it is.
 struct RawRank : RawTls {
-  RawRank(const std::string& port, std::uint32_t rank, std::uint32_t size,
-          const std::string& run_id = "run 1")
+  RawRank(const std::string& port, int rank, int size, const std::string& run_id = "run 1")
       : RawTls(connect_to_rank_0(port), Side::client, run_id) {
     if (!tls.is_proved()) return;
     tell(encode(Hello{rank, size}));
-    refusal = next_message();
+    Reply reply;
+    EXPECT_TRUE(decode(next_message(), reply));
+    refusal = reply.error;
   }
   Reply ask(const Request& request) {
     tell(encode(request));
@@ -261,6 +256,14 @@ TEST(RendezvousSecurity, ARankThatHasProvedItselfIsToldWhyItIsRefused) {
   EXPECT_FALSE(server.store->failure());
 }
 
+TEST(RendezvousSecurity, ARunThatWasGivenNoIdGetsOneFromRankZero) {
+  const auto zero = serve_tcp({"127.0.0.1"}, 0, {0, 2, "", 20s, secret});
+  const int port = std::stoi(zero->where().substr(zero->where().rfind(':') + 1));
+  const auto one = connect_tcp({"127.0.0.1"}, port, {1, 2, "", 20s, secret});
+  EXPECT_NE(zero->member().run_id, "");
+  EXPECT_EQ(one->member().run_id, zero->member().run_id);
+}
+
 // Rank 1 hangs up when rank 0 takes too long to answer, and connects again.
 TEST(RendezvousSecurity, ARankThatHangsUpBeforeItsFirstRequestMayConnectAgain) {
   const ServerCase server(2);
@@ -311,7 +314,7 @@ TEST(RendezvousSecurity, AMessageThatClaimsToBeHugeIsNotWaitedFor) {
     ASSERT_TRUE(guest.tls.is_proved());
     Hello hello;
     EXPECT_TRUE(decode(guest.next_message(), hello));
-    EXPECT_EQ(hello.rank, 1u);
+    EXPECT_EQ(hello.rank, 1);
     send_all(guest.fd, guest.encrypted("\xff\xff\xff\xff"));
     EXPECT_EQ(receive_until_hang_up(guest.fd), "");
   }
@@ -347,28 +350,30 @@ TEST(RendezvousSecurity, AnAlteredOrRepeatedMessageFailsTheRunByName) {
 }
 
 TEST(RendezvousSecurity, RequestsThatAreNoneFailTheRun) {
-  std::string unknown, torn = encode(Request{Request::Operation::put, "a", "1"});
-  write_number(unknown, 77);
-  write_text(unknown, "a");
-  write_text(unknown, "1");
-  for (const std::string& message : {unknown, torn + "x", torn.substr(0, 9), std::string()}) {
+  const Message good = encode(Request{Request::Operation::put, "a", "1"});
+  std::vector<std::string> frames;
+  for (const Message& none :
+       {Message{"?", "a", "1"}, Message{"", "a", "1"}, Message{"pp", "a", "1"}, Message{"p", "a"},
+        Message{"p", "a", "1", "x"}, Message()})
+    frames.push_back(framed(none));
+  frames.push_back(framed(good));
+  frames.back()[0] = static_cast<char>(frames.back()[0] - 1);  // its last text is torn
+  for (const std::string& frame : frames) {
     const ServerCase server(2);
     RawRank rank(server.port, 1, 2);
-    rank.tell(message);
+    send_all(rank.fd, rank.encrypted(frame));
     expect_contains(server.failure(), {"the connection of rank 1", "is no request"});
   }
 }
 
 TEST(RendezvousSecurity, RepliesThatAreNoneAreFoundOut) {
   Reply reply;
-  const std::string good = encode(Reply{.values = {{"a", "1"}, {"b", ""}}});
-  ASSERT_TRUE(decode(good, reply));
+  Message message = encode(Reply{.values = {{"a", "1"}, {"b", ""}}});
+  ASSERT_TRUE(decode(message, reply));
   EXPECT_EQ(reply.values, (Values{{"a", "1"}, {"b", ""}}));
-  for (std::size_t size = 0; size < good.size(); ++size) {
-    const bool is_end_of_an_entry = size == 4 || size == 14;
-    EXPECT_EQ(decode(good.substr(0, size), reply), is_end_of_an_entry) << size;
-  }
-  EXPECT_FALSE(decode(good + "xy", reply));
+  for (; !message.empty(); message.pop_back())
+    EXPECT_EQ(decode(message, reply), message.size() % 2 == 1);
+  EXPECT_FALSE(decode(message, reply));
 }
 
 // ---- limits
@@ -450,7 +455,7 @@ TEST(RendezvousSecurity, TheTableHasLimits) {
   expect_contains(message_of<DistributedError>(fill), {"the store is full: 'k255'"});
   table.apply({Request::Operation::set, "k254", ""});  // makes room
   table.apply({Request::Operation::set, "k255", large});
-  EXPECT_EQ(table.values().size(), 256u);
+  EXPECT_EQ(table.apply({Request::Operation::list, ""}).size(), 256u);
 }
 
 // Returns the seconds of processor time that a process has used.
@@ -695,7 +700,7 @@ TEST(MalformedValues, FailuresAreReadWithChecks) {
     zero->set("failure", value);
     expect_contains(zero->failure().value().what,
                     {fmt::format("a failure of {} bytes that no rank", value.size())});
-    EXPECT_THROW(zero->gather("names", ""), DistributedError);
+    EXPECT_THROW(zero->gather("names", "", {}), DistributedError);
   }
   const Failure long_one{.at = std::string(100'000, 'a'), .what = std::string(500'000, 'w')};
   EXPECT_LE(encode_failure(long_one).size(), max_value_bytes);
@@ -705,22 +710,12 @@ TEST(MalformedValues, FailuresAreReadWithChecks) {
   EXPECT_FALSE(zero->failure());
 }
 
-TEST(MalformedValues, GatheredValuesAreReadWithChecks) {
-  const auto table = std::make_shared<SharedTable>();
-  const auto zero = in_memory(table, {0, 2, {}, 2s});
-  zero->set("names/1", "short");
-  expect_contains(message_of<DistributedError>([&] { zero->gather("names", ""); }),
-                  {"the value 'names' of rank 1 has 5 bytes"});
-  // A key that belongs to no rank is none of the values.
-  const auto one = in_memory(table, {1, 2, {}, 2s});
-  zero->set("others/7", "a value of no rank");
-  zero->set("others/1", "12345678 one");
-  EXPECT_EQ(zero->gather("others", "zero"), (std::vector<std::string>{"zero", "one"}));
-}
-
 TEST(MalformedValues, AnAddressThatIsNoneIsNotConnectedTo) {
-  for (const std::string text : {"", "29500", "x y z", "0 0123456789abcdef 127.0.0.1",
-                                 "99999 0123456789abcdef 127.0.0.1", "29500 short 127.0.0.1"})
+  const std::string secret = "0123456789abcdef", host = "127.0.0.1";
+  for (const std::string& text :
+       {std::string(), std::string("x y z"), framed({"29500"}), framed({"x", secret, host}),
+        framed({"0", secret, host}), framed({"99999", secret, host}),
+        framed({"29500", "short", host}), framed({"29500", secret, host}) + "x"})
     run_ranks(2, [&](const ProcessGroup& group) {
       if (group.rank() == 0) {
         broadcast_text(group, text, "rendezvous");
@@ -754,6 +749,7 @@ TEST(MalformedValues, ReportsAboutCollectivesAreReadWithChecks) {
   };
   refuses([](nccl::Report& r, Fingerprint&) { r.calls = -1; });
   refuses([](nccl::Report& r, Fingerprint&) { r.last_issued = -1; });
+  refuses([](nccl::Report& r, Fingerprint&) { r.released = 2; });
   refuses([](nccl::Report&, Fingerprint& f) { f.operation = static_cast<Operation>(77); });
   refuses([](nccl::Report&, Fingerprint& f) { f.op = 99; });
   refuses([](nccl::Report&, Fingerprint& f) { f.dtype = 99; });
@@ -778,15 +774,40 @@ TEST(PublishedReports, ThoseWithCallsUnderWayArePublishedFirst) {
   EXPECT_EQ(encode(truncated_to(reports, 0)), "");
 }
 
-TEST(PublishedReleases, AreWholeKeysOfTheRanksThatHaveReleasedAGroup) {
-  const Values lists = {{nccl::released_key(0), "world.1:0\nworld.12:0\n"},
-                        {nccl::released_key(10), "world\n"}};
-  EXPECT_TRUE(nccl::is_released_by(0, "world.1:0", lists));
-  EXPECT_TRUE(nccl::is_released_by(0, "world.12:0", lists));
-  EXPECT_TRUE(nccl::is_released_by(10, "world", lists));
-  for (const char* key : {"world", "world.1", "1:0", "world.12:0\nworld"})
-    EXPECT_FALSE(nccl::is_released_by(0, key, lists)) << key;
-  EXPECT_FALSE(nccl::is_released_by(1, "world.1:0", lists)) << "it has no list";
+TEST(MalformedValues, SeatsAreReadWithChecks) {
+  const std::string good = encode(nccl::Seat{"node1", 3, -1, {"a", "b"}});
+  const nccl::Seat seat = nccl::decode_seat(good, 1);
+  EXPECT_EQ(std::tuple(seat.host, seat.local_rank, seat.device), std::tuple("node1", 3, -1));
+  EXPECT_EQ(seat.gpus, (std::vector<std::string>{"a", "b"}));
+  for (const std::string& none :
+       {std::string(), good.substr(0, 20), framed({"node1", "3"}), framed({"node1", "3", "x"})})
+    expect_contains(message_of<DistributedError>([&] { nccl::decode_seat(none, 1); }),
+                    {fmt::format("GPUs of rank 1, got {} other bytes", none.size())});
+}
+
+TEST(Seats, DevicesAreChosenByHostAndNoneTwice) {
+  const auto chosen = [](std::vector<nccl::Seat> seats, bool may_share = false) {
+    nccl::choose_devices(seats, may_share);
+    std::vector<int> devices;
+    for (const nccl::Seat& seat : seats)
+      devices.insert(devices.end(), {seat.local_rank, seat.device});
+    return devices;
+  };
+  EXPECT_EQ(chosen({{.host = "x", .gpus = {"a", "b"}},
+                    {.host = "y", .gpus = {"c", "d"}},
+                    {.host = "x", .gpus = {"a", "b"}},
+                    {.host = "y", .local_rank = 5, .device = 1, .gpus = {"c", "d"}}}),
+            (std::vector{0, 0, 0, 0, 1, 1, 5, 1}));
+  // Each process sees one GPU only, its own, as srun --gpus-per-task=1 lets it.
+  EXPECT_EQ(chosen({{.host = "x", .gpus = {"a"}}, {.host = "x", .gpus = {"b"}}}),
+            (std::vector{0, 0, 1, 0}));
+  // The rank whose device is not there says so itself.
+  EXPECT_EQ(chosen({{.host = "x", .device = 9, .gpus = {"a", "b"}}}), (std::vector{0, 9}));
+  const std::vector<nccl::Seat> twice = {{.host = "x", .gpus = {"a"}},
+                                         {.host = "x", .gpus = {"a"}}};
+  expect_contains(message_of<DistributedError>([&] { chosen(twice); }),
+                  {"ranks 0 and 1 have the same GPU (a)", "TUTTI_NCCL_SHARE_GPU=1"});
+  EXPECT_EQ(chosen(twice, true), (std::vector{0, 0, 1, 0}));
 }
 
 TEST(MalformedValues, RandomBytesAreNeverTakenForMessages) {
@@ -799,17 +820,16 @@ TEST(MalformedValues, RandomBytesAreNeverTakenForMessages) {
     for (char& byte : bytes) byte = static_cast<char>(random() % 4 ? random() % 8 : random());
     Request request;
     Reply reply;
-    decode(bytes, request);
-    decode(bytes, reply);
-    decode_failure(bytes);
     Hello hello;
-    decode(bytes, hello);
-    std::string input = bytes, message;
-    take_message(input, 1000, message);
+    Message message;
+    std::string input = bytes, output;
+    if (take_message(input, 1000, message) == ReadResult::complete)
+      decode(message, request), decode(message, reply), decode(message, hello);
+    decode_failure(bytes);
     if (i % 50 != 0) continue;
     TlsStream tls(key, i % 100 ? Side::server : Side::client);
-    tls.take({}, input, message);
-    tls.take(bytes, input, message);
+    tls.take({}, input, output);
+    tls.take(bytes, input, output);
     EXPECT_FALSE(tls.is_proved());
   }
 }

@@ -37,29 +37,35 @@ void shake_hands(Side side, const std::string& bytes) {
 void greet_server(const std::string& bytes) { shake_hands(Side::server, bytes); }
 void greet_client(const std::string& bytes) { shake_hands(Side::client, bytes); }
 
+// Takes the messages off the front of `bytes`.
+std::vector<Message> messages_in(std::string bytes) {
+  std::vector<Message> all;
+  for (Message message; take_message(bytes, 1000, message) == ReadResult::complete;)
+    all.push_back(message);
+  return all;
+}
+
 void read_hello(const std::string& bytes) {
   Hello hello, copy;
-  if (decode(bytes, hello))
-    expect(decode(encode(hello), copy) && copy.rank == hello.rank && copy.size == hello.size);
+  for (const Message& message : messages_in(bytes))
+    if (decode(message, hello))
+      expect(decode(encode(hello), copy) && copy.rank == hello.rank && copy.size == hello.size);
 }
 
 void take_frame(const std::string& bytes) {
-  std::string input = bytes, frame, message;
-  if (take_message(input, 1000, message) == ReadResult::complete) expect(message.size() <= 1000);
-  write_text(frame, bytes);
-  input = frame + bytes;
-  expect(take_message(input, bytes.size(), message) == ReadResult::complete);
-  expect(message == bytes && input == bytes);
+  for (const Message& message : messages_in(bytes)) expect(unframed(framed(message)) == message);
+  Message message;
+  std::string input = framed({bytes, bytes}) + bytes;
+  expect(take_message(input, 2 * bytes.size() + 8, message) == ReadResult::complete);
+  expect(message == Message{bytes, bytes} && input == bytes);
 }
 
 // Rank 0 carries out requests that follow each other.
 void serve(const std::string& bytes) {
   Table table;
-  std::string rest = bytes;
-  for (int i = 0; i < 100 && !rest.empty(); ++i) {
-    const auto size = static_cast<unsigned char>(rest[0]);  // of the next request
+  for (const Message& message : messages_in(bytes)) {
     Request request;
-    if (decode(rest.substr(1, size), request)) {
+    if (decode(message, request)) {
       Reply reply, copy;
       try {
         check_size(request);
@@ -70,27 +76,21 @@ void serve(const std::string& bytes) {
       expect(decode(encode(reply), copy));
       expect(copy.values == reply.values && copy.error == reply.error);
     }
-    rest.erase(0, std::size_t{1} + size);
   }
 }
 
 void read_reply(const std::string& bytes) {
   Reply reply;
-  decode(bytes, reply);
+  for (const Message& message : messages_in(bytes)) decode(message, reply);
 }
 
 // A rank reads what other ranks have written.
 void read_values(const std::string& bytes) {
   decode_failure(bytes);
   try {
-    for (const auto& [key, report] : nccl::decode_reports(bytes, 1))
+    for (const auto& [key, report] : nccl::decode_state(bytes, 1).second)
       for (const Fingerprint& fingerprint : report.fingerprints) to_string(fingerprint);
-  } catch (const tutti::DistributedError&) {}
-  const auto table = std::make_shared<SharedTable>();
-  const auto store = in_memory(table, {0, 2, {}, std::chrono::milliseconds(0)});
-  store->set("names/1", bytes.substr(0, max_value_bytes));
-  try {
-    store->gather("names", "");
+    nccl::decode_seat(bytes, 1);
   } catch (const tutti::DistributedError&) {}
 }
 

@@ -38,6 +38,23 @@ void check(ncclResult_t result, const char* call) {
                          details && *details ? ": " : "", details ? details : "");
 }
 
+std::string make_id() {
+  ncclUniqueId id = {};
+  check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  return {id.internal, sizeof(id.internal)};
+}
+
+ncclUniqueId parse_id(const std::string& bytes, const std::string& group) {
+  ncclUniqueId id = {};
+  if (bytes.size() != sizeof(id.internal))
+    fail<DistributedError>(
+        "nccl: expected {} bytes as the id of group '{}', got {}; do all ranks run the same "
+        "program?",
+        sizeof(id.internal), group, bytes.size());
+  bytes.copy(id.internal, sizeof(id.internal));
+  return id;
+}
+
 void Communicator::join(const ncclUniqueId& id, int rank, int size, const Poll& poll) {
   const std::lock_guard lock(polls_);
   has_joined_ = true;

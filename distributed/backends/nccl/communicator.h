@@ -25,6 +25,12 @@ using Poll = std::function<void()>;
 /// Throws a DistributedError that names the call, unless `result` is ncclSuccess.
 void check(ncclResult_t result, const char* call);
 
+/// Returns a new id for Communicator::join(), as the bytes that the other ranks get.
+std::string make_id();
+/// Returns the id of `group` that its rank 0 has sent as `bytes`. Throws a DistributedError where
+/// it is none.
+ncclUniqueId parse_id(const std::string& bytes, const std::string& group);
+
 class Communicator {
  public:
   explicit Communicator(int device) : device_(device) {}

@@ -1,11 +1,9 @@
 #include "group_registry.h"
 
 #include "../../../core/cuda/check.h"
-#include "oldest_call.h"
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <thread>
 
 namespace tutti::distributed::nccl {
@@ -71,7 +69,10 @@ void close_all() {
 }  // namespace
 
 GroupRegistry::GroupRegistry(std::shared_ptr<rendezvous::Store> store, int device)
-    : store_(std::move(store)), device_(device), world_(make_world_over(store_)) {
+    : store_(std::move(store)),
+      device_(device),
+      world_(make_world_over(store_)),
+      recorder_(world_->recorder({.backend = "nccl", .world_ranks = {member().rank}})) {
   watch_.emplace(*world_, [this] {
     check();
     return false;
@@ -96,23 +97,9 @@ IssuedCalls RegisteredGroup::take_finished() {
 
 ncclUniqueId GroupRegistry::shared_id(const RegisteredGroup& group, const Poll& poll) {
   const std::string key = "id/" + group.key;
-  ncclUniqueId id = {};
-  if (group.info.rank == 0) {
-    nccl::check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    store_->set(key, std::string(id.internal, sizeof(id.internal)));
-    return id;
-  }
+  if (group.info.rank == 0) store_->set(key, make_id());
   for (auto pause = 1ms;; pause = std::min(2 * pause, 50ms)) {
-    const rendezvous::Values values = store_->list(key);
-    if (const auto found = values.find(key); found != values.end()) {
-      if (found->second.size() != sizeof(id.internal))
-        fail<DistributedError>(
-            "nccl: expected {} bytes as the id of group '{}', got {}; do all ranks run the same "
-            "program?",
-            sizeof(id.internal), group.info.group, found->second.size());
-      std::memcpy(id.internal, found->second.data(), sizeof(id.internal));
-      return id;
-    }
+    if (const auto id = store_->get(key)) return parse_id(*id, group.info.group);
     poll();
     std::this_thread::sleep_for(pause);
   }
@@ -204,13 +191,12 @@ void GroupRegistry::check_groups() {
     const std::lock_guard lock(mutex_);
     groups = groups_;
   }
+  for (const auto& group : groups) count_release(*group);
   publish_calls();
   for (const auto& group : groups) {
     check_oldest_call(*group);
     if (world_->failure()) return;
   }
-  publish_releases(groups);
-  free_released_by_all(groups);
 }
 
 void GroupRegistry::publish_calls() {
@@ -221,14 +207,15 @@ void GroupRegistry::publish_calls() {
       const std::lock_guard inner(group->mutex);
       Report& report = reports[group->key];
       report.last_issued = group->last_issued;
-      report.latest_call = group->latest_call;
+      report.released = group->is_counted ? 1 : 0;
       report.calls = static_cast<std::int64_t>(group->calls.size());
       for (std::size_t i = 0; i < std::min(group->calls.size(), max_fingerprints); ++i)
         report.fingerprints[i] = group->calls[i]->fingerprint;
     }
   }
   // With hundreds of groups the reports of idle ones are left out; they only make errors precise.
-  std::string text = encode(truncated_to(reports, max_report_bytes(member().size)));
+  std::string text = LatestCalls(recorder_->latest_calls()).text + '\0';
+  text += encode(truncated_to(reports, max_report_bytes(member().size) - text.size()));
   if (text == published_) return;
   store_->set(state_key(member().rank), text);
   published_ = std::move(text);
@@ -272,36 +259,18 @@ bool GroupRegistry::is_idle(RegisteredGroup& group) {
   return group.last.passed();
 }
 
-// Tells the other ranks which groups this rank has released.
-void GroupRegistry::publish_releases(const std::vector<std::shared_ptr<RegisteredGroup>>& groups) {
-  std::string list = released_;
-  for (const auto& group : groups) {
-    if (group->is_listed || list.size() + group->key.size() + 1 > rendezvous::max_value_bytes)
-      continue;
-    group->is_listed = is_idle(*group);
-    if (group->is_listed) list += group->key + '\n';
-  }
-  if (list == released_) return;
-  store_->set(released_key(member().rank), list);
-  released_ = std::move(list);
-}
-
-// Frees the communicators of groups that all members have released.
-void GroupRegistry::free_released_by_all(
-    const std::vector<std::shared_ptr<RegisteredGroup>>& groups) {
-  if (std::none_of(groups.begin(), groups.end(), [](const auto& each) { return each->is_listed; }))
-    return;
-  const rendezvous::Values lists = store_->list(released_prefix);
-  for (const auto& group : groups) {
-    const auto& ranks = group->info.world_ranks;
-    if (!group->is_listed || !std::all_of(ranks.begin(), ranks.end(), [&](int rank) {
-          return is_released_by(rank, group->key, lists);
-        }))
-      continue;
-    // Unlike ncclCommDestroy, abort() waits for no other rank.
-    group->communicator.abort();
-    if (!group->communicator.ending()) remove(*group);
-  }
+// Counts this rank among those that have released a group, and frees the communicator of one that
+// all members have released.
+void GroupRegistry::count_release(RegisteredGroup& group) {
+  const std::string key = "released/" + group.key;
+  int count = 0;
+  if (group.is_counted) count = parse_number(store_->get(key).value_or(""), 0).value_or(0);
+  else if (is_idle(group)) count = store_->count(key);
+  group.is_counted = count > 0;
+  if (count < group.info.size) return;
+  // Unlike ncclCommDestroy, abort() waits for no other rank.
+  group.communicator.abort();
+  if (!group.communicator.ending()) remove(group);
 }
 
 // Aborts the communicators of all groups at once, because the end of each waits for the device, and

@@ -11,8 +11,8 @@
 
 #include "../../../core/cuda/stream.h"
 #include "../../../core/fork.h"
-#include "../../launch/rendezvous/store.h"
 #include "communicator.h"
+#include "report.h"
 
 #include <condition_variable>
 #include <deque>
@@ -48,7 +48,6 @@ struct RegisteredGroup {
   std::mutex mutex;  ///< Guards what follows.
   std::deque<std::shared_ptr<IssuedCall>> calls;
   std::int64_t last_issued = 0;
-  CallRecord latest_call = {};
   int graph_collectives = 0;              ///< How many collectives CUDA graphs hold.
   std::weak_ptr<const void> captured_in;  ///< The arena of the graph that took the latest of them.
   IssuedCalls replayed;   ///< Those of graphs that are gone; `done` comes after the last replay.
@@ -61,7 +60,7 @@ struct RegisteredGroup {
   // Used by the watcher thread only.
   std::optional<Clock::time_point> error_since = {};
   cuda::Event last = cuda::Event();  ///< Recorded after the stream's last work.
-  bool is_listed = false;            ///< Its key is in released_.
+  bool is_counted = false;           ///< The store counts this rank among those that released it.
 };
 
 class GroupRegistry {
@@ -82,9 +81,7 @@ class GroupRegistry {
   /// Communicator::join(). Each group calls it at most once.
   ncclUniqueId shared_id(const RegisteredGroup& group, const Poll& poll);
   /// Marks a group as released. Its communicator is freed when all members have released it and no
-  /// graph holds it; until then other members may be receiving. The list of a rank's released
-  /// groups is one value of the store, which holds more than 10,000 keys; the communicators of
-  /// later groups stay until the world ends.
+  /// graph holds it; until then other members may be receiving. They count in the store.
   void release(RegisteredGroup& group);
   /// Releases all groups, waits up to 10 s for the other ranks to release theirs, ends the watcher
   /// and waits up to 10 s more for the graphs that hold communicators. A shorter timeout of the
@@ -102,8 +99,7 @@ class GroupRegistry {
   void publish_calls();
   void check_oldest_call(RegisteredGroup& group);
   static bool is_idle(RegisteredGroup& group);
-  void publish_releases(const std::vector<std::shared_ptr<RegisteredGroup>>& groups);
-  void free_released_by_all(const std::vector<std::shared_ptr<RegisteredGroup>>& groups);
+  void count_release(RegisteredGroup& group);
   // On any thread.
   void abort_all();
   void remove(RegisteredGroup& group);
@@ -111,6 +107,7 @@ class GroupRegistry {
   const std::shared_ptr<rendezvous::Store> store_;
   const int device_;
   const std::shared_ptr<World> world_;
+  const std::shared_ptr<FlightRecorder> recorder_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::shared_ptr<RegisteredGroup>> groups_;
@@ -118,12 +115,33 @@ class GroupRegistry {
   // Used by the watcher thread only.
   std::int64_t checks_ = 0;
   std::string published_;
-  std::string released_;  // the keys of the groups that this rank has released, a line for each
   const ProcessMark process_;
   std::optional<WatchScope> watch_;
 };
 
 /// Closes the registry at the latest when the process exits, before CUDA is gone.
 void close_at_exit(const std::shared_ptr<GroupRegistry>& registry);
+
+/// The oldest call of a group that the device has not finished, for World::give_up(). It says when
+/// this rank compares the call with those of the other ranks, and finds in their reports who is
+/// missing or disagrees. Its time counts from when this rank's inputs are ready, because what its
+/// own device has still to do is no fault of another rank.
+class GroupRegistry::OldestCall : public PendingCollective {
+ public:
+  OldestCall(GroupRegistry& registry, const RegisteredGroup& group, const IssuedCall& issued)
+      : registry_(registry), group_(group), issued_(issued) {}
+  const Collective& call() const override { return issued_.call; }
+  const GroupInfo& group() const override { return group_.info; }
+  Deadline deadline() const override {
+    return Deadline::after(call().timeout, *issued_.waiting_since);
+  }
+  Clock::time_point inspect_from() const override;
+  PendingState pending_state() const override;
+
+ private:
+  GroupRegistry& registry_;
+  const RegisteredGroup& group_;
+  const IssuedCall& issued_;
+};
 
 }  // namespace tutti::distributed::nccl

@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 
 namespace tutti::distributed::nccl {
 namespace {
@@ -106,7 +105,7 @@ class NcclBackend : public Backend {
   std::shared_ptr<Work::State> submit(const Collective& call) override {
     World& world = *this->world();
     world.throw_if_failed(call, info());
-    const CallRecord recorded = record(call);
+    record(call);
     const cuda::DeviceScope scope(registry_->device());
     const cuda::Stream& caller = cuda::current_stream(registry_->device());
     const auto issued = std::make_shared<IssuedCall>();
@@ -117,7 +116,7 @@ class NcclBackend : public Backend {
     // A call that is captured in a graph is not watched: it does nothing yet, and its replays are
     // seen only through NCCL's own errors.
     if (caller.is_capturing()) hold_for_graph(issued->call);
-    else watch(issued, recorded);
+    else watch(issued);
     group_->stream.wait(issued->ready);
     try {
       enqueue(issued->call);
@@ -165,12 +164,11 @@ class NcclBackend : public Backend {
 
  private:
   // Lets the watcher keep the deadline of a call and its tensors, and drops calls that are done.
-  void watch(const std::shared_ptr<IssuedCall>& issued, const CallRecord& recorded) {
+  void watch(const std::shared_ptr<IssuedCall>& issued) {
     IssuedCalls finished;  // destroyed after the lock
     const std::lock_guard lock(group_->mutex);
     finished = group_->take_finished();
     group_->last_issued = issued->call.sequence;
-    group_->latest_call = recorded;
     group_->calls.push_back(issued);
   }
 
@@ -248,42 +246,17 @@ std::string host() {
   return host_identity();
 }
 
-constexpr std::size_t identity_size = 32;
-
-// Identifies a GPU for every process that sees it, by `identity_size` digits.
-std::string identity(int device) {
-  cudaDeviceProp properties = {};
-  cuda::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties", "nccl");
-  std::string text;
-  for (const char byte : properties.uuid.bytes)
-    text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  return text;
-}
-
-// What the ranks gather has the GPU of each, and behind that of rank 0 the NCCL unique id.
-void expect_valid(const std::vector<std::string>& gpus) {
-  for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
-    const std::size_t expected = identity_size + (rank == 0 ? sizeof(ncclUniqueId) : 0);
-    if (gpus[rank].size() != expected)
-      tutti::fail<DistributedError>(
-          "nccl: expected {} bytes about the GPU of rank {}, got {}; do all ranks run the same "
-          "program?",
-          expected, rank, gpus[rank].size());
+// Identifies the GPUs that this process sees, each for every process that sees it.
+std::vector<std::string> visible_gpus() {
+  std::vector<std::string> gpus;
+  for (int device = 0; device < cuda::device_count(); ++device) {
+    cudaDeviceProp properties = {};
+    cuda::check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties", "nccl");
+    std::string& text = gpus.emplace_back();
+    for (const char byte : properties.uuid.bytes)
+      text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
   }
-}
-
-void expect_different_devices(const std::vector<std::string>& gpus) {
-  const char* shared = std::getenv("TUTTI_NCCL_SHARE_GPU");
-  if (shared && std::string(shared) == "1") return;
-  for (std::size_t a = 0; a < gpus.size(); ++a)
-    for (std::size_t b = a + 1; b < gpus.size(); ++b)
-      if (gpus[a].substr(0, identity_size) == gpus[b].substr(0, identity_size))
-        tutti::fail<DistributedError>(
-            "nccl: ranks {} and {} have the same GPU ({}); NCCL needs one for each rank. Start "
-            "fewer ranks on that host, check LOCAL_RANK and CUDA_VISIBLE_DEVICES, or give "
-            "WorldOptions::device. (For tests: TUTTI_NCCL_SHARE_GPU=1, and an NCCL_HOSTID of its "
-            "own for each rank)",
-            a, b, gpus[a].substr(0, identity_size));
+  return gpus;
 }
 
 void expect_usable_environment() {
@@ -300,34 +273,42 @@ void expect_usable_environment() {
         share);
 }
 
+// Rank 0's answer to every rank: its seat with the local rank and the device that it has, and the
+// id of the communicator.
+std::vector<std::string> answer(const std::vector<std::string>& texts) {
+  std::vector<Seat> seats;
+  for (const std::string& text : texts)
+    seats.push_back(decode_seat(text, static_cast<int>(seats.size())));
+  const char* shared = std::getenv("TUTTI_NCCL_SHARE_GPU");
+  choose_devices(seats, shared && std::string(shared) == "1");
+  const std::string id = make_id();
+  std::vector<std::string> answers;
+  for (Seat& seat : seats) {
+    seat.gpus = {id};
+    answers.push_back(encode(seat));
+  }
+  return answers;
+}
+
 std::shared_ptr<Backend> join(const std::shared_ptr<rendezvous::Store>& store,
                               const ProcessWorldOptions& options) {
   expect_usable_environment();
   const rendezvous::Member& member = store->member();
-  const std::vector<std::string> hosts = store->gather("hosts", host());
-  const auto me = hosts.begin() + member.rank;
-  GroupInfo info{.rank = member.rank,
-                 .size = member.size,
-                 .group = "world",
-                 .backend = "nccl",
-                 .timeout = member.timeout,
-                 .capabilities = capabilities,
-                 .world_ranks = all_ranks(member.size)};
-  info.local_rank = options.local_rank >= 0 ? options.local_rank
-                                            : static_cast<int>(std::count(hosts.begin(), me, *me));
-  const int device = options.device >= 0 ? options.device : info.local_rank;
+  const Seat own{host(), std::max(options.local_rank, -1), std::max(options.device, -1),
+                 visible_gpus()};
+  if (own.device >= 0) const cuda::DeviceScope there(own.device);  // DeviceError where it is not
+  const Seat seat = decode_seat(store->gather("seats", encode(own), answer), 0);
+  const ncclUniqueId id = parse_id(seat.gpus.empty() ? "" : seat.gpus[0], "world");
+  const GroupInfo info{.rank = member.rank,
+                       .size = member.size,
+                       .local_rank = seat.local_rank,
+                       .group = "world",
+                       .backend = "nccl",
+                       .timeout = member.timeout,
+                       .capabilities = capabilities,
+                       .world_ranks = all_ranks(member.size)};
+  const int device = seat.device;
   const cuda::DeviceScope scope(device);  // DeviceError where it is not there
-
-  std::string mine = identity(device);
-  ncclUniqueId id = {};
-  if (member.rank == 0) {
-    check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    mine.append(id.internal, sizeof(id.internal));
-  }
-  const std::vector<std::string> gpus = store->gather("gpus", mine);
-  expect_valid(gpus);
-  expect_different_devices(gpus);
-  std::memcpy(id.internal, gpus[0].data() + identity_size, sizeof(id.internal));
 
   const auto registry = std::make_shared<GroupRegistry>(store, device);
   const auto group = std::make_shared<RegisteredGroup>("world", info, cuda::Stream::create(device));

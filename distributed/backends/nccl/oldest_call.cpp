@@ -1,4 +1,5 @@
-#include "oldest_call.h"
+// When a rank compares its oldest call with those of the others, and what it finds.
+#include "group_registry.h"
 
 #include <algorithm>
 
@@ -24,7 +25,6 @@ PendingState GroupRegistry::OldestCall::pending_state() const {
   const Fingerprint& own = issued_.fingerprint;
   // All ranks have completed what comes before, because it is done on this rank.
   PendingState state{.last_completed = own.sequence - 1};
-  const rendezvous::Values released = registry_.store_->list(released_prefix);
   const rendezvous::Values states = registry_.store_->list("state/");
   std::vector<Fingerprint> fingerprints;
   for (std::size_t r = 0; r < group_.info.world_ranks.size(); ++r) {
@@ -32,41 +32,25 @@ PendingState GroupRegistry::OldestCall::pending_state() const {
     if (static_cast<int>(r) == group_.info.rank) continue;
     const int world_rank = group_.info.world_ranks[r];
     const auto found = states.find(state_key(world_rank));
-    Reports reports = found == states.end() ? Reports{} : decode_reports(found->second, world_rank);
-    const bool has_report = reports.contains(group_.key);
+    auto [latest_calls, reports] = found == states.end() ? std::pair(LatestCalls().text, Reports())
+                                                         : decode_state(found->second, world_rank);
     const Report& report = reports[group_.key];
     const bool is_missing = report.last_issued < own.sequence;
     if (is_missing) {
       state.missing.push_back(static_cast<int>(r));
       state.last_completed = std::min(state.last_completed, report.last_issued);
       // A rank whose report did not fit may have issued the collective before it left the group.
-      if (has_report && is_released_by(world_rank, group_.key, released))
-        state.departed.push_back(static_cast<int>(r));
+      if (report.released != 0) state.departed.push_back(static_cast<int>(r));
     }
     // Errors describe a few ranks.
     if ((is_missing ? state.missing.size() : state.latest_calls.size()) <= 4)
-      state.latest_calls.emplace(static_cast<int>(r), calls_of(reports));
+      state.latest_calls.emplace(static_cast<int>(r), latest_calls);
     for (std::int64_t i = 0; i < std::min<std::int64_t>(report.calls, max_fingerprints); ++i)
       if (report.fingerprints[i].sequence == own.sequence)
         fingerprints.back() = report.fingerprints[i];
   }
   state.disagreement = disagreement(fingerprints);
   return state;
-}
-
-// Returns the latest call of every group on the rank that has published `reports`.
-std::string GroupRegistry::OldestCall::calls_of(const Reports& reports) const {
-  std::vector<LatestCall> calls;
-  const std::lock_guard lock(registry_.mutex_);
-  for (const auto& [key, report] : reports) {
-    const auto group =
-        std::find_if(registry_.groups_.begin(), registry_.groups_.end(),
-                     [&wanted = key](const auto& own) { return own->key == wanted; });
-    // This rank does not know the names of groups that it is no member of.
-    calls.push_back(
-        {report.latest_call, group == registry_.groups_.end() ? key : (*group)->info.group});
-  }
-  return calls_to_string(std::move(calls));
 }
 
 }  // namespace tutti::distributed::nccl

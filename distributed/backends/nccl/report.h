@@ -1,11 +1,12 @@
-// What a rank publishes in the rendezvous store about its groups: a Report about the collectives of
-// each, which becomes a value of the store and is read again with checks, and the list of those
-// that it has released. It needs neither CUDA nor NCCL.
+// What a rank publishes in the rendezvous store: its Seat when the world starts, from which rank 0
+// chooses the devices, and then a Report about the collectives of each of its groups. Both become
+// values of the store and are read again with checks. It needs neither CUDA nor NCCL.
 #pragma once
 
 #include "../../../core/error.h"
+#include "../../../core/parse_number.h"
 #include "../../collective.h"
-#include "../../launch/rendezvous/store.h"
+#include "../../launch/rendezvous/messages.h"
 
 #include <algorithm>
 #include <cstring>
@@ -19,17 +20,17 @@ constexpr std::size_t max_fingerprints = 4;
 /// The collectives of one group that are under way on a rank.
 struct Report {
   std::int64_t last_issued = 0, calls = 0;
-  CallRecord latest_call = {};
+  std::int64_t released = 0;                        ///< 1 where the rank has left the group.
   Fingerprint fingerprints[max_fingerprints] = {};  ///< Of its oldest calls.
 };
 static_assert(std::is_trivially_copyable_v<Report>);
 
 using Reports = std::map<std::string, Report>;  ///< By the key of the group.
 
-/// The key under which a rank publishes its reports.
+/// The key under which a rank publishes LatestCalls::text, a zero byte and its reports.
 inline std::string state_key(int world_rank) { return fmt::format("state/{}", world_rank); }
 
-/// Returns a value of the store: key, zero byte and report of each group as plain bytes, one after
+/// Returns a text of the store: key, zero byte and report of each group as plain bytes, one after
 /// the other.
 inline std::string encode(const Reports& reports) {
   std::string text;
@@ -65,14 +66,11 @@ inline bool is_valid(const Report& report) {
            f.dtype <= static_cast<std::uint8_t>(DType::boolean) &&
            std::memchr(f.name, '\0', sizeof(f.name)) != nullptr;
   };
-  const CallRecord& latest = report.latest_call;
-  return report.last_issued >= 0 && report.calls >= 0 && latest.sequence >= 0 &&
-         latest.bytes >= 0 && latest.operation <= Operation::barrier &&
-         std::memchr(latest.name, '\0', sizeof(latest.name)) != nullptr &&
+  return report.last_issued >= 0 && report.calls >= 0 && (report.released | 1) == 1 &&
          std::all_of(std::begin(report.fingerprints), std::end(report.fingerprints), fits);
 }
 
-/// Reads the value that the rank `world_rank` has written. Throws a DistributedError where it is
+/// Reads the text that the rank `world_rank` has written. Throws a DistributedError where it is
 /// malformed.
 inline Reports decode_reports(const std::string& text, int world_rank) {
   Reports reports;
@@ -92,20 +90,61 @@ inline Reports decode_reports(const std::string& text, int world_rank) {
   return reports;
 }
 
-/// The prefix of the keys under which the ranks list the keys of the groups that they have
-/// released, each followed by a newline.
-constexpr const char* released_prefix = "released/";
-inline std::string released_key(int world_rank) {
-  return fmt::format("{}{}", released_prefix, world_rank);
+/// Reads what the rank `world_rank` has published: LatestCalls::text and its reports.
+inline std::pair<std::string, Reports> decode_state(const std::string& text, int world_rank) {
+  const std::size_t end = text.find('\0');
+  return {text.substr(0, end),
+          decode_reports(end == std::string::npos ? text : text.substr(end + 1), world_rank)};
 }
 
-/// Returns whether the rank `world_rank` has released the group of this key, given the lists of all
-/// ranks.
-inline bool is_released_by(int world_rank, const std::string& group_key,
-                           const rendezvous::Values& lists) {
-  const auto list = lists.find(released_key(world_rank));
-  return list != lists.end() &&
-         ('\n' + list->second).find('\n' + group_key + '\n') != std::string::npos;
+/// What a rank tells rank 0 when the world starts.
+struct Seat {
+  std::string host = {};
+  int local_rank = -1, device = -1;    ///< Negative where they are to be chosen.
+  std::vector<std::string> gpus = {};  ///< The ids of the GPUs that the rank sees.
+};
+
+inline std::string encode(const Seat& seat) {
+  rendezvous::Message message = {seat.host, std::to_string(seat.local_rank),
+                                 std::to_string(seat.device)};
+  message.insert(message.end(), seat.gpus.begin(), seat.gpus.end());
+  return rendezvous::framed(message);
+}
+
+/// Reads what the rank `world_rank` tells. Throws a DistributedError where it is malformed.
+inline Seat decode_seat(const std::string& text, int world_rank) {
+  rendezvous::Message message = rendezvous::unframed(text);
+  if (message.size() < 3) message.resize(3);  // not a number
+  const auto local_rank = parse_number(message[1], -1), device = parse_number(message[2], -1);
+  if (!local_rank || !device)
+    tutti::fail<DistributedError>(
+        "nccl: expected host, local rank, device and GPUs of rank {}, got {} other bytes; do all "
+        "ranks run the same program?",
+        world_rank, text.size());
+  return {message[0], *local_rank, *device, {message.begin() + 3, message.end()}};
+}
+
+/// Chooses the local rank of every rank, and the device: the only one that a rank sees, or else
+/// that of its local rank. Throws a DistributedError where two ranks have the same GPU, unless they
+/// `may_share` one.
+inline void choose_devices(std::vector<Seat>& seats, bool may_share) {
+  std::map<std::string, int> ranks_on_host, rank_of_gpu;
+  for (std::size_t rank = 0; rank < seats.size(); ++rank) {
+    Seat& seat = seats[rank];
+    const int on_host = ranks_on_host[seat.host]++;
+    if (seat.local_rank < 0) seat.local_rank = on_host;
+    if (seat.device < 0) seat.device = seat.gpus.size() == 1 ? 0 : seat.local_rank;
+    const auto device = static_cast<std::size_t>(seat.device);
+    if (device >= seat.gpus.size() || may_share) continue;  // the rank itself says which are there
+    const auto [first, is_new] = rank_of_gpu.emplace(seat.gpus[device], static_cast<int>(rank));
+    if (!is_new)
+      tutti::fail<DistributedError>(
+          "nccl: ranks {} and {} have the same GPU ({}); NCCL needs one for each rank. Start fewer "
+          "ranks on that host, check LOCAL_RANK and CUDA_VISIBLE_DEVICES, or give "
+          "WorldOptions::device. (For tests: TUTTI_NCCL_SHARE_GPU=1, and an NCCL_HOSTID of its own "
+          "for each rank)",
+          first->second, rank, first->first);
+  }
 }
 
 }  // namespace tutti::distributed::nccl

@@ -1,96 +1,133 @@
 #include "messages.h"
 
+#include "../../../core/parse_number.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
 #include <cstring>
 
 namespace tutti::distributed::rendezvous {
+namespace {
 
-void write_number(std::string& message, std::uint32_t number) {
-  message.append(reinterpret_cast<const char*>(&number), sizeof(number));
+using Size = std::uint32_t;
+
+// More memory than that is given back when all has been sent.
+constexpr std::size_t kept_bytes = std::size_t{1} << 18;
+
+// Takes a size off the front of `bytes`; nothing where it is not there.
+std::optional<Size> take_size(std::string_view& bytes) {
+  Size size = 0;
+  if (bytes.size() < sizeof(size)) return {};
+  std::memcpy(&size, bytes.data(), sizeof(size));
+  bytes.remove_prefix(sizeof(size));
+  return size;
 }
 
-void write_text(std::string& message, std::string_view text) {
-  write_number(message, static_cast<std::uint32_t>(text.size()));
-  message += text;
+void add_text(std::string& bytes, const std::string& text) {
+  const auto size = static_cast<Size>(text.size());
+  bytes.append(reinterpret_cast<const char*>(&size), sizeof(size));
+  bytes += text;
 }
 
-std::uint32_t MessageReader::number() {
-  std::uint32_t value = 0;
-  good = good && rest.size() >= sizeof(value);
-  if (!good) return 0;
-  std::memcpy(&value, rest.data(), sizeof(value));
-  rest.remove_prefix(sizeof(value));
-  return value;
+}  // namespace
+
+std::string framed(const Message& message) {
+  std::string texts, frame;
+  for (const std::string& text : message) add_text(texts, text);
+  add_text(frame, texts);
+  return frame;
 }
 
-std::string MessageReader::text() {
-  const std::uint32_t size = number();
-  good = good && rest.size() >= size;
-  if (!good) return {};
-  std::string value(rest.substr(0, size));
-  rest.remove_prefix(size);
-  return value;
-}
-
-ReadResult take_message(std::string& input, std::size_t max_bytes, std::string& message) {
-  MessageReader reader{input};
-  const std::uint32_t size = reader.number();
-  if (reader.good && size > max_bytes) return ReadResult::malformed;
-  if (!reader.good || reader.rest.size() < size) return ReadResult::incomplete;
-  message = reader.rest.substr(0, size);
-  input.erase(0, sizeof(size) + size);
+ReadResult take_message(std::string& input, std::size_t max_bytes, Message& message) {
+  std::string_view rest = input;
+  const std::optional<Size> size = take_size(rest);
+  if (size && *size > max_bytes) return ReadResult::malformed;
+  if (!size || rest.size() < *size) return ReadResult::incomplete;
+  rest = rest.substr(0, *size);
+  message.clear();
+  while (!rest.empty()) {
+    const std::optional<Size> length = take_size(rest);
+    if (!length || rest.size() < *length) return ReadResult::malformed;
+    message.emplace_back(rest.substr(0, *length));
+    rest.remove_prefix(*length);
+  }
+  input.erase(0, sizeof(Size) + *size);
   return ReadResult::complete;
 }
 
-std::string encode(const Hello& hello) {
-  std::string message;
-  write_number(message, hello.rank);
-  write_number(message, hello.size);
-  return message;
+Message unframed(std::string text) {
+  Message message;
+  const bool is_whole = take_message(text, text.size(), message) == ReadResult::complete;
+  return is_whole && text.empty() ? message : Message();
 }
 
-std::string encode(const Request& request) {
-  std::string message;
-  write_number(message, static_cast<std::uint32_t>(request.operation));
-  write_text(message, request.key);
-  write_text(message, request.value);
-  return message;
+Channel::Channel(FileDescriptor socket, const TlsKey& key, TlsStream::Side side)
+    : socket_(std::move(socket)), tls_(key, side) {
+  if (side == TlsStream::Side::client) tls_.take({}, input_, output_);
 }
 
-std::string encode(const Reply& reply) {
-  std::string message;
-  write_text(message, reply.error);
-  for (const auto& [key, value] : reply.values) {
-    write_text(message, key);
-    write_text(message, value);
+bool Channel::send() {
+  while (pending() > 0) {
+    const ssize_t n = ::send(fd(), output_.data() + sent_, pending(), MSG_NOSIGNAL);
+    if (n < 0) return errno == EAGAIN || errno == EINTR;
+    sent_ += static_cast<std::size_t>(n);
+    if (sent_ < pending()) continue;  // so that a large message is moved a few times only
+    output_.erase(0, sent_);
+    sent_ = 0;
   }
+  if (output_.capacity() > kept_bytes) std::string().swap(output_);
+  return true;
+}
+
+Channel::Arrival Channel::receive(std::size_t max_bytes) {
+  char buffer[1 << 14];
+  const ssize_t n = recv(fd(), buffer, std::min(sizeof(buffer), max_bytes), 0);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return Arrival::nothing;
+  if (n <= 0) return Arrival::closed;
+  received_ += static_cast<std::size_t>(n);
+  switch (tls_.take({buffer, static_cast<std::size_t>(n)}, input_, output_)) {
+    case TlsStream::State::open: return Arrival::some;
+    case TlsStream::State::refused: return Arrival::refused;
+    case TlsStream::State::broken: break;
+  }
+  return Arrival::broken;
+}
+
+Message encode(const Hello& hello) {
+  return {std::to_string(hello.rank), std::to_string(hello.size)};
+}
+
+Message encode(const Request& request) {
+  return {{static_cast<char>(request.operation)}, request.key, request.value};
+}
+
+Message encode(const Reply& reply) {
+  Message message = {reply.error};
+  for (const auto& [key, value] : reply.values) message.insert(message.end(), {key, value});
   return message;
 }
 
-bool decode(const std::string& message, Hello& hello) {
-  MessageReader reader{message};
-  hello.rank = reader.number();
-  hello.size = reader.number();
-  return reader.is_complete();
+bool decode(const Message& message, Hello& hello) {
+  if (message.size() != 2) return false;
+  const auto rank = parse_number(message[0], 0), size = parse_number(message[1], 1);
+  hello = {rank.value_or(0), size.value_or(0)};
+  return rank && size;
 }
 
-bool decode(const std::string& message, Request& request) {
-  MessageReader reader{message};
-  const std::uint32_t operation = reader.number();
-  request.key = reader.text();
-  request.value = reader.text();
-  if (operation > static_cast<std::uint32_t>(Request::Operation::leave)) return false;
-  request.operation = static_cast<Request::Operation>(operation);
-  return reader.is_complete();
+bool decode(const Message& message, Request& request) {
+  if (message.size() != 3 || message[0].size() != 1) return false;
+  request = {static_cast<Request::Operation>(message[0][0]), message[1], message[2]};
+  return std::string_view(Request::operations).find(message[0][0]) != std::string_view::npos;
 }
 
-bool decode(const std::string& message, Reply& reply) {
-  MessageReader reader{message};
-  reply = {.error = reader.text()};
-  while (reader.good && !reader.rest.empty()) {
-    std::string key = reader.text();
-    reply.values.insert_or_assign(std::move(key), reader.text());
-  }
-  return reader.is_complete();
+bool decode(const Message& message, Reply& reply) {
+  if (message.size() % 2 != 1) return false;
+  reply = {.error = message[0]};
+  for (std::size_t i = 1; i < message.size(); i += 2) reply.values[message[i]] = message[i + 1];
+  return true;
 }
 
 }  // namespace tutti::distributed::rendezvous

@@ -1,15 +1,12 @@
 // Opens the kind of store that an address asks for, a store in memory, or one over a process group.
+#include "../../../core/parse_number.h"
 #include "../../broadcast_text.h"
+#include "messages.h"
 #include "secret.h"
-#include "store.h"
-
-#include <fmt/ranges.h>
 
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <sys/socket.h>
-
-#include <charconv>
 
 namespace tutti::distributed::rendezvous {
 namespace {
@@ -33,7 +30,7 @@ class MemoryStore : public Store {
 // ranks on this host it is the fastest, and on another host it leads to nobody of this run, which
 // the greeting shows.
 std::vector<std::string> own_addresses() {
-  std::vector<std::string> loopback = {"127.0.0.1"}, others;
+  std::vector<std::string> addresses = {"127.0.0.1"};
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) == 0) {
     for (const ifaddrs* each = list; each; each = each->ifa_next) {
@@ -46,55 +43,15 @@ std::vector<std::string> own_addresses() {
         continue;
       const std::string address = text;
       if (!address.starts_with("127.") && address != "::1" && !address.starts_with("fe80:"))
-        others.push_back(address);
+        addresses.push_back(address);
     }
     freeifaddrs(list);
   }
-  loopback.insert(loopback.end(), others.begin(), others.end());
-  return loopback;
+  return addresses;
 }
 
 // Returns a port from 1 to 65535, or 0 where the text is none.
-int parse_port(const std::string& text) {
-  int port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  const bool is_port = error == std::errc() && end == text.data() + text.size() && port >= 1 &&
-                       port <= 65535;
-  return is_port ? port : 0;
-}
-
-std::vector<std::string> split_words(const std::string& text) {
-  std::vector<std::string> words(1);
-  for (const char c : text) {
-    if (c == ' ') words.emplace_back();
-    else words.back() += c;
-  }
-  return words;
-}
-
-// Where rank 0 of over() listens, and the secret of the run, as one text for all ranks: the port,
-// the secret in hexadecimal digits, and the addresses, with spaces between.
-struct Invitation {
-  int port = 0;
-  std::string secret = {};
-  std::vector<std::string> addresses = {};
-};
-
-std::string encode(const Invitation& invitation) {
-  return fmt::format("{} {} {}", invitation.port, invitation.secret,
-                     fmt::join(invitation.addresses, " "));
-}
-
-Invitation decode_invitation(const std::string& text) {
-  const std::vector<std::string> words = split_words(text);
-  const int port = parse_port(words[0]);
-  if (port == 0 || words.size() < 3 || words[1].size() < min_secret_bytes)
-    fail<DistributedError>(
-        "rendezvous: expected rank 0 to broadcast a port, a secret and addresses, but got {} "
-        "words; do all ranks run the same program?",
-        words.size());
-  return {port, words[1], {words.begin() + 2, words.end()}};
-}
+int parse_port(const std::string& text) { return parse_number(text, 1, 65535).value_or(0); }
 
 }  // namespace
 
@@ -114,19 +71,28 @@ std::shared_ptr<Store> in_memory(std::shared_ptr<SharedTable> table, const Membe
   return std::make_shared<MemoryStore>(std::move(table), member);
 }
 
+// Rank 0 broadcasts where it listens, and the secret of the run: the port, the secret in
+// hexadecimal digits, and the addresses.
 std::shared_ptr<Store> over(const ProcessGroup& group, std::chrono::milliseconds timeout) {
   Member member{group.rank(), group.size(), {}, timeout};
   if (group.rank() == 0) {
-    Invitation invitation{.secret = to_hex(random_secret()), .addresses = own_addresses()};
-    member.secret = invitation.secret;
-    auto store = serve_tcp(invitation.addresses, 0, member);
-    invitation.port = parse_port(store->where().substr(store->where().rfind(':') + 1));
-    broadcast_text(group, encode(invitation), "rendezvous");
+    const std::vector<std::string> addresses = own_addresses();
+    member.secret = to_hex(random_secret());
+    auto store = serve_tcp(addresses, 0, member);
+    Message invitation = {store->where().substr(store->where().rfind(':') + 1), member.secret};
+    invitation.insert(invitation.end(), addresses.begin(), addresses.end());
+    broadcast_text(group, framed(invitation), "rendezvous");
     return store;
   }
-  const Invitation invitation = decode_invitation(broadcast_text(group, {}, "rendezvous"));
-  member.secret = invitation.secret;
-  return connect_tcp(invitation.addresses, invitation.port, member);
+  const Message invitation = unframed(broadcast_text(group, {}, "rendezvous"));
+  const int port = invitation.size() < 3 ? 0 : parse_port(invitation[0]);
+  if (port == 0 || invitation[1].size() < min_secret_bytes)
+    fail<DistributedError>(
+        "rendezvous: expected rank 0 to broadcast a port, a secret and addresses, but got {} "
+        "texts; do all ranks run the same program?",
+        invitation.size());
+  member.secret = invitation[1];
+  return connect_tcp({invitation.begin() + 2, invitation.end()}, port, member);
 }
 
 }  // namespace tutti::distributed::rendezvous

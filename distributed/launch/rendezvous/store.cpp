@@ -1,7 +1,8 @@
 #include "store.h"
 
+#include "../../../core/parse_number.h"
+
 #include <algorithm>
-#include <random>
 #include <thread>
 
 namespace tutti::distributed::rendezvous {
@@ -9,19 +10,20 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t tag_size = 9;  // of the random number in front of a gathered value
+constexpr const char* failure_key = "failure";   // of the failure that has broken the run
 constexpr std::size_t max_failure_bytes = 8192;  // of each of a failure's two texts
 constexpr std::size_t bytes_of_a_key = 64;       // what the table counts for a key besides its text
 
-CollectiveInfo info(const Member& member) {
-  return {.rank = member.rank, .world_size = member.size, .operation = "rendezvous", .name = {}};
-}
+// How much longer than rank 0 the others wait in gather(): it fails the run with the right names.
+constexpr auto patience_with_rank_0 = 2s;
 
-// The keys of gather(): the value of each rank, and rank 0's mark that all values are there.
-std::string key_of_rank(const std::string& name, int rank) {
+// The keys of gather(): the value of each rank, and rank 0's answer to it.
+std::string key_of_value(const std::string& name, int rank) {
   return name + "/" + std::to_string(rank);
 }
-std::string completion_key(const std::string& name) { return name + " complete"; }
+std::string key_of_answer(const std::string& name, int rank) {
+  return key_of_value(name + " answers", rank);
+}
 
 }  // namespace
 
@@ -36,9 +38,16 @@ void check_size(const Request& request) {
 
 Values Table::apply(const Request& request) {
   Values found;
+  const auto at = values_.find(request.key);
+  const bool is_there = at != values_.end();
   switch (request.operation) {
-    case Request::Operation::put:
-    case Request::Operation::set: return write(request);
+    case Request::Operation::put: return is_there ? Values{*at} : write(request.key, request.value);
+    case Request::Operation::set: return write(request.key, request.value);
+    case Request::Operation::count: {
+      const int number = is_there ? parse_number(at->second, 0).value_or(0) : 0;
+      return write(request.key, std::to_string(number + 1));
+    }
+    case Request::Operation::get: return is_there ? Values{*at} : Values{};
     case Request::Operation::list:
       for (auto it = values_.lower_bound(request.key);
            it != values_.end() && it->first.starts_with(request.key); ++it)
@@ -49,21 +58,20 @@ Values Table::apply(const Request& request) {
   return found;
 }
 
-Values Table::write(const Request& request) {
-  const auto found = values_.find(request.key);
+Values Table::write(const std::string& key, const std::string& value) {
+  const auto found = values_.find(key);
   const bool is_new = found == values_.end();
-  if (!is_new && request.operation == Request::Operation::put) return {*found};
   const std::size_t old_bytes = is_new ? 0 : found->second.size();
-  const std::size_t bytes = bytes_ - old_bytes + request.value.size() +
-                            (is_new ? request.key.size() + bytes_of_a_key : 0);
+  const std::size_t bytes = bytes_ - old_bytes + value.size() +
+                            (is_new ? key.size() + bytes_of_a_key : 0);
   if (bytes > max_table_bytes || values_.size() + (is_new ? 1 : 0) > max_table_keys)
     tutti::fail<DistributedError>(
         "rendezvous: the store is full: '{}' would make it hold {} keys and {} bytes, of at most "
         "{} and {}",
-        request.key, values_.size() + (is_new ? 1 : 0), bytes, max_table_keys, max_table_bytes);
-  values_[request.key] = request.value;
+        key, values_.size() + (is_new ? 1 : 0), bytes, max_table_keys, max_table_bytes);
+  values_[key] = value;
   bytes_ = bytes;
-  return {{request.key, request.value}};
+  return {{key, value}};
 }
 
 // A failure in the table is one letter, 't' for a timeout, then `at`, a newline, and `what`.
@@ -91,8 +99,9 @@ Values Store::request(const Request& request) {
   return carry_out(request);
 }
 
-std::string Store::put(const std::string& key, const std::string& value) {
-  const Values found = request({Request::Operation::put, key, value});
+std::string Store::request_write(Request::Operation operation, const std::string& key,
+                                 const std::string& value) {
+  const Values found = request({operation, key, value});
   const auto entry = found.find(key);
   if (entry == found.end())
     tutti::fail<DistributedError>("rendezvous at {}: the answer to a write of '{}' lacks its value",
@@ -100,8 +109,22 @@ std::string Store::put(const std::string& key, const std::string& value) {
   return entry->second;
 }
 
+std::string Store::put(const std::string& key, const std::string& value) {
+  return request_write(Request::Operation::put, key, value);
+}
+
 void Store::set(const std::string& key, const std::string& value) {
-  request({Request::Operation::set, key, value});
+  request_write(Request::Operation::set, key, value);
+}
+
+int Store::count(const std::string& key) {
+  return parse_number(request_write(Request::Operation::count, key, {}), 0).value_or(0);
+}
+
+std::optional<std::string> Store::get(const std::string& key) {
+  Values found = request({Request::Operation::get, key});
+  const auto entry = found.find(key);
+  return entry == found.end() ? std::nullopt : std::optional(std::move(entry->second));
 }
 
 Values Store::list(const std::string& prefix) {
@@ -109,75 +132,61 @@ Values Store::list(const std::string& prefix) {
 }
 
 std::optional<Failure> Store::failure() {
-  const Values found = list(failure_key);
-  const auto entry = found.find(failure_key);
-  return entry == found.end() ? std::nullopt : std::optional(decode_failure(entry->second));
+  const auto found = get(failure_key);
+  return found ? std::optional(decode_failure(*found)) : std::nullopt;
 }
 
 Failure Store::fail(const Failure& why) {
   return decode_failure(put(failure_key, encode_failure(why)));
 }
 
-std::vector<std::string> Store::gather(const std::string& name, const std::string& value) {
-  const auto deadline = deadline_after(member_.timeout);
-  // A random number that no other process draws tells two processes of the same rank apart.
-  const std::string mine = fmt::format("{:08x} {}", std::random_device()(), value);
-  if (put(key_of_rank(name, member_.rank), mine) != mine)
-    throw DistributedError(
-        fmt::format("rendezvous at {}: another process has already come as rank {} of run '{}'; is "
-                    "the rank set twice, or is this the store of an earlier run?",
-                    where(), member_.rank, member_.run_id),
-        info(member_));
-  for (auto pause = 1ms;; pause = std::min(2 * pause, 50ms)) {
-    if (auto values = values_if_complete(name)) return *std::move(values);
-    if (const auto broken = failure())
-      throw DistributedError(
-          fmt::format("rendezvous at {}: the run has failed: {}", where(), broken->what),
-          info(member_));
-    if (std::chrono::steady_clock::now() >= deadline) throw_absence(name);
-    std::this_thread::sleep_for(pause);
-  }
-}
-
-// Rank 0 reads all keys, over and over; the others only ask for rank 0's mark that all are there,
-// which costs the store much less than if every rank read everything.
-std::optional<std::vector<std::string>> Store::values_if_complete(const std::string& name) {
-  if (member_.rank != 0 && list(completion_key(name)).empty()) return {};
-  const Values all = list(name + "/");
+std::string Store::gather(const std::string& name, const std::string& value,
+                          const Answers& answers) {
+  const bool is_first = member_.rank == 0;
+  const auto deadline = deadline_after(member_.timeout + (is_first ? 0s : patience_with_rank_0));
   std::vector<std::string> values;
-  for (int rank = 0; rank < member_.size; ++rank) {
-    const auto found = all.find(key_of_rank(name, rank));
-    if (found == all.end()) return {};
-    if (found->second.size() < tag_size)
-      throw DistributedError(
-          fmt::format("rendezvous at {}: the value '{}' of rank {} has {} bytes, but at least {} "
-                      "are its tag; do all ranks run the same program?",
-                      where(), name, rank, found->second.size(), tag_size),
-          info(member_));
-    values.push_back(found->second.substr(tag_size));
+  set(key_of_value(name, member_.rank), value);
+  for (auto pause = 1ms;; pause = std::min(2 * pause, 50ms)) {
+    if (is_first && collect(name, values)) {
+      const std::vector<std::string> all = answers(values);
+      for (int rank = 0; rank < member_.size; ++rank)
+        set(key_of_answer(name, rank), all[static_cast<std::size_t>(rank)]);
+    }
+    if (auto answer = get(key_of_answer(name, member_.rank))) return *std::move(answer);
+    if (const auto broken = failure())
+      throw_failure(*broken,
+                    fmt::format("rendezvous at {}: the run has failed: {}", where(), broken->what),
+                    {.rank = member_.rank,
+                     .world_size = member_.size,
+                     .operation = "rendezvous",
+                     .name = {}});
+    if (Clock::now() >= deadline) fail(absence(name));
+    else std::this_thread::sleep_for(pause);
   }
-  if (member_.rank == 0) put(completion_key(name), "");
-  return values;
 }
 
-void Store::throw_absence(const std::string& name) {
-  const Values present = list(name + "/");
+// Goes on with the values where it stopped the last time. Returns whether all of them are there.
+bool Store::collect(const std::string& name, std::vector<std::string>& values) {
+  while (static_cast<int>(values.size()) < member_.size) {
+    auto next = get(key_of_value(name, static_cast<int>(values.size())));
+    if (!next) return false;
+    values.push_back(*std::move(next));
+  }
+  return true;
+}
+
+Failure Store::absence(const std::string& name) {
+  const bool is_first = member_.rank == 0;
   std::vector<int> absent;
-  for (int rank = 0; rank < member_.size; ++rank)
-    if (!present.contains(key_of_rank(name, rank))) absent.push_back(rank);
-  const std::string timeout = distributed::to_string(member_.timeout);
-  if (absent.empty())
-    throw TimeoutError(fmt::format("rendezvous at {}: all {} ranks are there, but rank 0 did not "
-                                   "say so within {}; look whether it hangs or has ended",
-                                   where(), member_.size, timeout),
-                       info(member_));
-  throw TimeoutError(
-      fmt::format("rendezvous at {}: {}; look for one that hangs, has ended, or was given another "
-                  "address or run id than '{}'",
-                  where(),
-                  to_string(Absence{absent, "did not come", member_.timeout, member_.size}),
-                  member_.run_id),
-      info(member_));
+  for (int rank = 0; rank < (is_first ? member_.size : 1); ++rank)
+    if (!is_first || !get(key_of_value(name, rank))) absent.push_back(rank);
+  return {.what = fmt::format(
+              "{}; look for one that hangs, has ended, or was given another address or run id "
+              "(this run is '{}')",
+              to_string(Absence{absent, is_first ? "did not come" : "did not answer",
+                                member_.timeout, member_.size}),
+              member_.run_id),
+          .timeout = true};
 }
 
 }  // namespace tutti::distributed::rendezvous

@@ -7,6 +7,7 @@
 #include "../../../core/fork.h"
 #include "../../world.h"
 
+#include <functional>
 #include <map>
 #include <mutex>
 
@@ -21,7 +22,7 @@ namespace tutti::distributed::rendezvous {
 struct Member {
   int rank = 0;
   int size = 1;
-  std::string run_id = {};
+  std::string run_id = {};  ///< If empty, the ranks of a TCP store get one from rank 0.
   /// How long opening the store, gather() and each request may take.
   std::chrono::milliseconds timeout = default_group_timeout;
   /// What the ranks of a TCP store prove to each other that they know (secret.h). If empty, rank 0
@@ -32,9 +33,18 @@ struct Member {
 using Values = std::map<std::string, std::string>;
 
 struct Request {
-  /// `put` writes a value unless the key has one, `set` in any case, `list` reads all keys that
-  /// begin with `key`, and `leave` says that this rank needs the store no longer.
-  enum class Operation : std::uint8_t { put, set, list, leave };
+  /// `put` writes a value unless the key has one, `set` in any case, `count` adds 1 to a value that
+  /// is a number, `get` reads a key, `list` all keys that begin with `key`, and `leave` says that
+  /// this rank needs the store no longer.
+  enum class Operation : char {
+    put = 'p',
+    set = 's',
+    count = 'c',
+    get = 'g',
+    list = 'l',
+    leave = 'x'
+  };
+  static constexpr const char* operations = "pscglx";
   Operation operation = Operation::list;
   std::string key = {};
   std::string value = {};
@@ -52,21 +62,17 @@ void check_size(const Request& request);
 /// The table behind every kind of store.
 class Table {
  public:
-  const Values& values() const { return values_; }
-  /// Carries out a request. Returns the keys that it found, with their values: for `put` and `set`
+  /// Carries out a request. Returns the keys that it found, with their values: for those that write
   /// the key itself with the value that it has now. Throws a DistributedError, and changes nothing,
   /// where the table would exceed its limits.
   Values apply(const Request& request);
 
  private:
-  Values write(const Request& request);
+  Values write(const std::string& key, const std::string& value);
 
   Values values_;
   std::size_t bytes_ = 0;
 };
-
-/// The key of the failure that has broken the run.
-constexpr const char* failure_key = "failure";
 
 /// Returns a failure as the value of a store's key, cut to the size that a value may have.
 std::string encode_failure(const Failure& why);
@@ -94,6 +100,9 @@ class Store {
   /// the key has now.
   std::string put(const std::string& key, const std::string& value);
   void set(const std::string& key, const std::string& value);
+  /// Adds 1 to the number of `key`, which begins as 0, and returns it.
+  int count(const std::string& key);
+  std::optional<std::string> get(const std::string& key);
   /// Returns all keys that begin with `prefix`, with their values.
   Values list(const std::string& prefix);
 
@@ -102,16 +111,25 @@ class Store {
   /// Breaks the run, unless it is broken already. Returns the failure that counts, the first one.
   Failure fail(const Failure& why);
 
-  /// Gives `value` to all ranks, and returns the values of all, by rank. Every rank calls it once
-  /// with the same `name`. Throws a TimeoutError that names the absent ranks at the deadline, and a
-  /// DistributedError where the run has failed or two processes have the same rank.
-  std::vector<std::string> gather(const std::string& name, const std::string& value);
+  /// What rank 0 makes of the values of all ranks: a text for each.
+  using Answers = std::function<std::vector<std::string>(const std::vector<std::string>&)>;
+  /// Gives `value` to rank 0 and returns this rank's text of what `answers` makes there of the
+  /// values of all, by rank. Every rank calls it once with the same `name`. At the deadline rank 0
+  /// fails the run with the names of the absent ranks. Throws the failure of the run, as a
+  /// TimeoutError where a deadline has passed.
+  std::string gather(const std::string& name, const std::string& value, const Answers& answers);
+
+ protected:
+  /// For a constructor: names a run to which nobody has given an id.
+  void set_run_id(std::string id) { member_.run_id = std::move(id); }
 
  private:
   /// Carries out a request whose size is legal.
   virtual Values carry_out(const Request& request) = 0;
-  std::optional<std::vector<std::string>> values_if_complete(const std::string& name);
-  [[noreturn]] void throw_absence(const std::string& name);
+  std::string request_write(Request::Operation operation, const std::string& key,
+                            const std::string& value);
+  bool collect(const std::string& name, std::vector<std::string>& values);
+  Failure absence(const std::string& name);
 
   Member member_;
   ProcessMark process_;

@@ -68,24 +68,22 @@ class Client : public Store {
     const std::lock_guard lock(mutex_);
     const auto deadline = deadline_after(std::min(request_timeout, member().timeout));
     const auto fail_connection = [this](const char* why) {
-      socket_ = FileDescriptor();  // a late reply would be taken for that of the next request
+      channel_.reset();  // a late reply would be taken for that of the next request
       tutti::fail<DistributedError>("rendezvous at {}: {}", where(), why);
     };
-    if (!socket_.is_open()) fail_connection("the connection to rank 0 has failed before");
-    std::string message;
+    if (!channel_) fail_connection("the connection to rank 0 has failed before");
+    channel_->put(encode(request));
     Reply reply;
-    if (!send_message(encode(request), deadline))
-      fail_connection("rank 0 does not answer; its process has ended or hangs");
-    const ReadResult taken = receive_message(message, deadline);
+    const ReadResult taken = receive(reply, deadline);
     if (taken == ReadResult::incomplete)
       fail_connection("rank 0 does not answer; its process has ended or hangs");
-    if (taken == ReadResult::malformed || !decode(message, reply))
+    if (taken == ReadResult::malformed)
       fail_connection("a message of rank 0 was altered on its way or repeated");
     if (!reply.error.empty()) tutti::fail<DistributedError>("{} (at {})", reply.error, where());
     return std::move(reply.values);
   }
 
-  // ---- connecting. Each function returns false, with the reason in `why`, where it fails.
+  // ---- connecting. A function that fails gives the reason in `why`.
 
   bool reach_host(Clock::time_point deadline, bool refusal_is_final, std::string& why) {
     const Addresses addresses = resolve(host_, port_, why);
@@ -98,8 +96,9 @@ class Client : public Store {
         if (!read_secret_of_host(secret, why)) continue;
       }
       const auto soon = std::min(deadline, Clock::now() + greeting_timeout);
-      if (!connect_to(*each, soon, why)) continue;
-      const auto [outcome, text] = greet(secret, soon);
+      FileDescriptor socket = connect_to(*each, soon, why);
+      if (!socket.is_open()) continue;
+      const auto [outcome, text] = greet(std::move(socket), secret, soon);
       if (outcome == Outcome::accepted) return true;
       why = text;
       // A rank 0 that was killed may have left its secret: then the new one writes its own.
@@ -130,110 +129,91 @@ class Client : public Store {
     return member().secret.empty() && (!read_secret_of_host(now, why) || now != used);
   }
 
-  bool connect_to(const addrinfo& address, Clock::time_point deadline, std::string& why) {
-    socket_ =
-        FileDescriptor(socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (!socket_.is_open() || (connect(socket_.get(), address.ai_addr, address.ai_addrlen) != 0 &&
-                               errno != EINPROGRESS)) {
-      why = std::strerror(errno);
-      return false;
-    }
-    if (!wait_until_ready(POLLOUT, deadline)) {
-      why = "no answer";
-      return false;
-    }
+  // Returns a connection, or none.
+  static FileDescriptor connect_to(const addrinfo& address, Clock::time_point deadline,
+                                   std::string& why) {
+    FileDescriptor socket(
+        ::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     int error = 0;
     socklen_t size = sizeof(error);
-    getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    if (!socket.is_open() ||
+        (connect(socket.get(), address.ai_addr, address.ai_addrlen) != 0 && errno != EINPROGRESS)) {
+      why = std::strerror(errno);
+      return {};
+    }
+    if (!wait_until_ready(socket.get(), POLLOUT, deadline)) {
+      why = "no answer";
+      return {};
+    }
+    getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) {
       why = std::strerror(error);
-      return false;
+      return {};
     }
-    set_connection_options(socket_.get());
-    return true;
+    set_connection_options(socket.get());
+    return socket;
   }
 
   enum class Outcome { accepted, refused, failed };
 
   // Greets rank 0. Returns also why it did not end well.
-  std::pair<Outcome, std::string> greet(const std::string& secret, Clock::time_point deadline) {
+  std::pair<Outcome, std::string> greet(FileDescriptor socket, const std::string& secret,
+                                        Clock::time_point deadline) {
     const std::pair stranger(Outcome::failed, "what answers there is no rank 0 of tutti");
-    tls_.reset();
+    channel_.reset();
     key_.emplace(secret, member().run_id);
-    tls_.emplace(*key_, TlsStream::Side::client);
-    input_.clear();
-    std::string received, output;
-    auto state = tls_->take({}, input_, output);
-    for (bool is_silent = true; !tls_->is_proved(); is_silent = false) {
-      if (!send_bytes(output, deadline) || !receive_bytes(received, deadline)) {
-        if (!is_silent || Clock::now() < deadline) return stranger;
-        return {Outcome::failed,
-                "what listens there does not answer; its process hangs or is busy"};
-      }
-      output.clear();
-      state = tls_->take(received, input_, output);
-      if (state == TlsStream::State::refused)
-        return {Outcome::refused,
-                fmt::format("rank 0 there belongs to another run: its secret or its run id is not "
-                            "that of this process (run id '{}')",
-                            member().run_id)};
-      // What other servers send first may be short, and then nothing more comes.
-      if (state == TlsStream::State::broken) return stranger;
-    }
-    const Hello hello{static_cast<std::uint32_t>(member().rank),
-                      static_cast<std::uint32_t>(member().size)};
-    std::string refusal;
-    if (!send_bytes(output, deadline) || !send_message(encode(hello), deadline) ||
-        receive_message(refusal, deadline) != ReadResult::complete)
-      return stranger;
-    return {refusal.empty() ? Outcome::accepted : Outcome::refused, refusal};
+    channel_.emplace(std::move(socket), *key_, TlsStream::Side::client);
+    const auto arrival = flow(deadline, [&] { return channel_->is_proved(); });
+    if (arrival == Channel::Arrival::refused)
+      return {Outcome::refused,
+              fmt::format("rank 0 there belongs to another run: its secret or its run id is not "
+                          "that of this process (run id '{}')",
+                          member().run_id)};
+    if (!channel_->is_proved() && channel_->received() == 0 && Clock::now() >= deadline)
+      return {Outcome::failed, "what listens there does not answer; its process hangs or is busy"};
+    // What other servers send first may be short, and then nothing more comes.
+    if (arrival != Channel::Arrival::some) return stranger;
+    channel_->put(encode(Hello{member().rank, member().size}));
+    Reply reply;
+    if (receive(reply, deadline) != ReadResult::complete) return stranger;
+    if (!reply.error.empty()) return {Outcome::refused, reply.error};
+    set_run_id(reply.values["run id"]);  // its own, unless it has been given none
+    return {Outcome::accepted, {}};
   }
 
-  // ---- sending and receiving. Each function returns false where the connection is broken, and at
-  // the deadline.
-
-  bool send_message(const std::string& message, Clock::time_point deadline) {
-    std::string frame, output;
-    write_text(frame, message);
-    tls_->put(frame, output);
-    return send_bytes(output, deadline);
-  }
+  // ---- sending and receiving
 
   // Returns `incomplete` where the rest does not come.
-  ReadResult receive_message(std::string& message, Clock::time_point deadline) {
-    for (std::string received, output;;) {
-      const ReadResult taken = take_message(input_, max_reply_bytes, message);
-      if (taken != ReadResult::incomplete) return taken;
-      if (!receive_bytes(received, deadline)) return ReadResult::incomplete;
-      if (tls_->take(received, input_, output) != TlsStream::State::open)
-        return ReadResult::malformed;
-    }
+  ReadResult receive(Reply& reply, Clock::time_point deadline) {
+    Message message;
+    ReadResult taken = ReadResult::incomplete;
+    const auto arrival = flow(deadline, [&] {
+      taken = channel_->take(max_reply_bytes, message);
+      return taken != ReadResult::incomplete;
+    });
+    const bool is_none = arrival == Channel::Arrival::broken ||
+                         (taken == ReadResult::complete && !decode(message, reply));
+    return is_none ? ReadResult::malformed : taken;
   }
 
-  // Receives what has arrived, at least one byte.
-  bool receive_bytes(std::string& bytes, Clock::time_point deadline) {
-    bytes.resize(1 << 16);
-    while (socket_.is_open() && wait_until_ready(POLLIN, deadline)) {
-      const ssize_t n = recv(socket_.get(), bytes.data(), bytes.size(), 0);
-      if (n > 0) bytes.resize(static_cast<std::size_t>(n));
-      if (n >= 0 || (errno != EAGAIN && errno != EINTR)) return n > 0;
+  // Sends and receives until `is_done`. Returns `some` then, `nothing` at the deadline, and else
+  // how the connection has ended.
+  template <class IsDone>
+  Channel::Arrival flow(Clock::time_point deadline, const IsDone& is_done) {
+    while (!is_done()) {
+      if (!channel_->send()) return Channel::Arrival::closed;
+      const int events = POLLIN | (channel_->pending() > 0 ? POLLOUT : 0);
+      if (!wait_until_ready(channel_->fd(), events, deadline)) return Channel::Arrival::nothing;
+      const auto arrival = channel_->receive(max_reply_bytes);
+      if (arrival != Channel::Arrival::some && arrival != Channel::Arrival::nothing) return arrival;
     }
-    return false;
+    return Channel::Arrival::some;
   }
 
-  bool send_bytes(const std::string& bytes, Clock::time_point deadline) {
-    for (std::size_t sent = 0; sent < bytes.size();) {
-      if (!socket_.is_open() || !wait_until_ready(POLLOUT, deadline)) return false;
-      const ssize_t n = send(socket_.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-      if (n < 0 && errno != EAGAIN && errno != EINTR) return false;
-      if (n > 0) sent += static_cast<std::size_t>(n);
-    }
-    return true;
-  }
-
-  bool wait_until_ready(short events, Clock::time_point deadline) {
+  // Returns false at the deadline.
+  static bool wait_until_ready(int fd, int events, Clock::time_point deadline) {
     for (;;) {
-      pollfd polled{socket_.get(), events, 0};
+      pollfd polled{fd, static_cast<short>(events), 0};
       const auto left =
           std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
       const int n =
@@ -246,10 +226,8 @@ class Client : public Store {
   std::string host_;
   int port_;
   std::mutex mutex_;  // one request at a time
-  FileDescriptor socket_;
   std::optional<TlsKey> key_;
-  std::optional<TlsStream> tls_;
-  std::string input_;  // received and decrypted
+  std::optional<Channel> channel_;
 };
 
 }  // namespace

@@ -46,21 +46,18 @@ constexpr std::size_t max_pending_bytes = std::size_t{1} << 18;
 
 // One connection to rank 0. It is a guest until its greeting has been accepted.
 struct Connection {
-  FileDescriptor socket;
+  Channel channel;
   std::string peer;  // the address of the other end
-  TlsStream tls;
   Clock::time_point since = Clock::now();
-  std::size_t received = 0;             // bytes of the greeting
-  std::string input = {}, output = {};  // received and decrypted; encrypted and to be sent
-  std::size_t sent = 0;                 // how many bytes of `output` have been sent
-  int rank = -1;                        // known once its greeting was accepted
-  bool is_refused = false;              // is closed when `output` has been sent
-  bool has_asked = false;               // it has sent a request, so it has got rank 0's answer
-  bool has_left = false;                // it has said that it leaves
+  int rank = -1;            // known once its greeting was accepted
+  bool is_refused = false;  // is closed when everything has been sent
+  bool has_asked = false;   // it has sent a request, so it has got rank 0's answer
+  bool has_left = false;    // it has said that it leaves
+  bool is_over = false;
 
-  std::size_t pending() const { return output.size() - sent; }
   bool is_guest() const { return rank < 0; }
-  bool is_read() const { return !is_refused && pending() < max_pending_bytes; }
+  bool is_full() const { return channel.pending() >= max_pending_bytes; }
+  bool is_read() const { return !is_refused && !is_full(); }
 };
 
 class Server : public Store {
@@ -79,6 +76,7 @@ class Server : public Store {
     if (member.secret.empty())
       host_secret_.emplace(path_of_host_secret(member.run_id, host_, listeners_.port));
     key_.emplace(host_secret_ ? host_secret_->secret() : member.secret, member.run_id);
+    if (member.run_id.empty()) set_run_id("unnamed " + to_hex(random_secret()).substr(0, 8));
     try {
       thread_ = std::thread([this] { serve(); });
     } catch (const std::system_error& error) {
@@ -134,8 +132,9 @@ class Server : public Store {
     std::vector<pollfd> polled{{wake_.get(), POLLIN, 0}};
     for (const Connection& c : connections_)
       polled.push_back(
-          {c.socket.get(),
-           static_cast<short>((c.is_read() ? POLLIN : 0) | (c.pending() > 0 ? POLLOUT : 0)), 0});
+          {c.channel.fd(),
+           static_cast<short>((c.is_read() ? POLLIN : 0) | (c.channel.pending() > 0 ? POLLOUT : 0)),
+           0});
     if (may_accept())
       for (const FileDescriptor& listener : listeners_.sockets)
         polled.push_back({listener.get(), POLLIN, 0});
@@ -154,7 +153,7 @@ class Server : public Store {
     const std::size_t listeners_at = 1 + connections_.size();
     for (std::size_t i = 0; i < connections_.size(); ++i)
       serve(connections_[i], polled[i + 1].revents);
-    std::erase_if(connections_, [](const Connection& c) { return !c.socket.is_open(); });
+    std::erase_if(connections_, [](const Connection& c) { return c.is_over; });
     for (std::size_t i = listeners_at; i < polled.size(); ++i)
       if (polled[i].revents) accept_connections(polled[i].fd);
   }
@@ -176,9 +175,8 @@ class Server : public Store {
       }
       set_connection_options(socket.get());
       std::string peer = peer_address(socket.get());
-      connections_.push_back({.socket = std::move(socket),
-                              .peer = std::move(peer),
-                              .tls = TlsStream(*key_, TlsStream::Side::server)});
+      connections_.push_back({.channel = {std::move(socket), *key_, TlsStream::Side::server},
+                              .peer = std::move(peer)});
     }
   }
 
@@ -190,7 +188,7 @@ class Server : public Store {
       bool open = receive(c, events);
       if (c.is_guest()) open = open && greet(c) && Clock::now() < deadline_of(c);
       open = answer_and_send(c) && open;
-      if (c.is_refused && c.pending() == 0) open = false;
+      if (c.is_refused && c.channel.pending() == 0) open = false;
       if (!open) close_connection(c);
     } catch (const std::exception& error) {
       close_connection(c, error.what());
@@ -206,37 +204,31 @@ class Server : public Store {
   // Decides about a guest that has proved to belong to this run and has said who it is. Returns
   // false where the connection is to be closed at once.
   bool greet(Connection& c) {
-    if (c.is_refused || !c.tls.is_proved()) return true;
-    std::string message;
-    const ReadResult taken = take_message(c.input, max_hello_bytes, message);
+    if (c.is_refused || !c.channel.is_proved()) return true;
+    Message message;
+    const ReadResult taken = c.channel.take(max_hello_bytes, message);
     if (taken == ReadResult::incomplete) return true;
     Hello hello;
     if (taken == ReadResult::malformed || !decode(message, hello)) return false;
     const std::string refusal = refusal_of(hello);
-    send_message(c, refusal);
+    c.channel.put(encode(Reply{.values = {{"run id", member().run_id}}, .error = refusal}));
     c.is_refused = !refusal.empty();
     if (c.is_refused) return true;
-    c.rank = static_cast<int>(hello.rank);
-    present_[hello.rank] = true;
+    c.rank = hello.rank;
+    present_[static_cast<std::size_t>(c.rank)] = true;
     return true;
   }
 
   // Returns why a rank is refused; empty where it is not.
   std::string refusal_of(const Hello& hello) const {
-    const auto size = static_cast<std::uint32_t>(member().size);
+    const int size = member().size;
     if (hello.size != size)
       return fmt::format("rank 0 was started for {} ranks, this one for {}", size, hello.size);
     if (hello.rank < 1 || hello.rank >= size)
       return fmt::format("rank {} is none of the ranks 1 to {}", hello.rank, size - 1);
-    if (present_[hello.rank])
+    if (present_[static_cast<std::size_t>(hello.rank)])
       return fmt::format("another process has already come as rank {}", hello.rank);
     return {};
-  }
-
-  static void send_message(Connection& c, const std::string& message) {
-    std::string frame;
-    write_text(frame, message);
-    c.tls.put(frame, c.output);
   }
 
   // Answers requests and sends the replies, until there are no more or the other end does not
@@ -244,25 +236,25 @@ class Server : public Store {
   bool answer_and_send(Connection& c) {
     for (;;) {
       if (!c.is_guest()) answer_requests(c);
-      const bool was_full = c.pending() >= max_pending_bytes;
-      if (!send_output(c)) return false;
-      if (!was_full || c.pending() >= max_pending_bytes) return true;
+      const bool was_full = c.is_full();
+      if (!c.channel.send()) return false;
+      if (!was_full || c.is_full()) return true;
     }
   }
 
   // Answers the requests that are complete, while few enough replies are pending. Throws a
   // DistributedError where one is malformed.
   void answer_requests(Connection& c) {
-    while (c.pending() < max_pending_bytes) {
-      std::string message;
-      const ReadResult taken = take_message(c.input, max_request_bytes, message);
+    while (!c.is_full()) {
+      Message message;
+      const ReadResult taken = c.channel.take(max_request_bytes, message);
       if (taken == ReadResult::incomplete) return;
       Request request;
       if (taken == ReadResult::malformed || !decode(message, request))
         tutti::fail<DistributedError>("a message from it is no request");
       if (!std::exchange(c.has_asked, true)) count_arrival();
       if (request.operation == Request::Operation::leave) c.has_left = true;
-      send_message(c, encode(reply_to(request)));
+      c.channel.put(encode(reply_to(request)));
     }
   }
 
@@ -282,7 +274,7 @@ class Server : public Store {
   // A rank that hangs up before its first request has given up waiting for rank 0's answer, and
   // will connect again: that is no death. `fault` says why rank 0 closes the connection by itself.
   void close_connection(Connection& c, const char* fault = nullptr) noexcept {
-    c.socket = FileDescriptor();
+    c.is_over = true;
     if (c.is_guest()) return;
     present_[static_cast<std::size_t>(c.rank)] = false;
     if (c.has_left || stopping_) return;
@@ -307,38 +299,22 @@ class Server : public Store {
     // A connection that is not read reports only its end, again and again.
     if (!c.is_read()) return !(events & (POLLERR | POLLHUP | POLLNVAL));
     if (events == 0) return true;
-    char buffer[4096];
-    while (c.input.size() < max_request_bytes + sizeof(std::uint32_t)) {
-      const std::size_t room =
-          c.is_guest() ? std::min(sizeof(buffer), max_greeting_bytes - c.received) : sizeof(buffer);
+    while (c.channel.untaken() <= max_request_bytes) {
+      const std::size_t room = c.is_guest() ? max_greeting_bytes - c.channel.received()
+                                            : max_request_bytes;
       if (room == 0) return false;
-      const ssize_t n = recv(c.socket.get(), buffer, room, 0);
-      if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) return false;
-      if (n < 0 && errno == EAGAIN) return true;
-      if (n > 0) decrypt(c, std::string_view(buffer, static_cast<std::size_t>(n)));
-      if (c.is_refused) return true;
+      switch (c.channel.receive(room)) {
+        case Channel::Arrival::nothing: return true;
+        case Channel::Arrival::some: break;
+        case Channel::Arrival::closed: return false;
+        case Channel::Arrival::refused:
+        case Channel::Arrival::broken:
+          if (!c.is_guest())
+            tutti::fail<DistributedError>("a message from it was altered on its way or repeated");
+          c.is_refused = true;  // it is told so, and no more
+          return true;
+      }
     }
-    return true;
-  }
-
-  static void decrypt(Connection& c, std::string_view received) {
-    if (c.is_guest()) c.received += received.size();
-    if (c.tls.take(received, c.input, c.output) == TlsStream::State::open) return;
-    if (!c.is_guest())
-      tutti::fail<DistributedError>("a message from it was altered on its way or repeated");
-    c.is_refused = true;  // it is told so, and no more
-  }
-
-  static bool send_output(Connection& c) {
-    while (c.pending() > 0) {
-      const ssize_t n = send(c.socket.get(), c.output.data() + c.sent, c.pending(), MSG_NOSIGNAL);
-      if (n < 0) return errno == EAGAIN || errno == EINTR;
-      c.sent += static_cast<std::size_t>(n);
-      if (c.sent < c.pending()) continue;  // so that a large reply is moved a few times only
-      c.output.erase(0, c.sent);
-      c.sent = 0;
-    }
-    if (c.output.capacity() > max_pending_bytes) std::string().swap(c.output);
     return true;
   }
 

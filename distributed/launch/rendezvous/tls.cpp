@@ -54,7 +54,7 @@ void take_output(SSL* ssl, std::string& output) {
 }  // namespace
 
 TlsKey::TlsKey(const std::string& secret, const std::string& run_id)
-    : bytes_(hmac_sha256(secret, "tutti rendezvous 3 " + run_id)),
+    : bytes_(hmac_sha256(secret, "tutti rendezvous 4 " + run_id)),
       context_(SSL_CTX_new(TLS_method()), SSL_CTX_free) {
   SSL_CTX* context = context_.get();
   // The keys of these callbacks go with SHA-256 only.

@@ -1,0 +1,44 @@
+// Who is absent from a collective that is not done: what a backend knows about it, which ranks
+// World asks, and the texts that name the absent ranks. It neither waits nor asks; World does.
+#pragma once
+
+#include "collective.h"
+
+#include <map>
+
+namespace tutti::distributed {
+
+/// What a backend knows about a collective that is not done. Ranks are those of the group.
+struct PendingState {
+  std::vector<int> missing = {};  ///< The ranks that have not done their part.
+  /// Ranks of which it is not known whether they have done their part: each entry is a host, as its
+  /// ranks in the group, or a single rank of the own host, which may itself wait for others. The
+  /// first rank of an entry is asked at the deadline. Where it does not answer, or answers that it
+  /// has not issued this call, all ranks of the entry are missing.
+  std::vector<std::vector<int>> hosts_to_ask = {};
+  std::vector<int> departed = {};   ///< Those of them that have destroyed the group.
+  std::int64_t last_completed = 0;  ///< The last collective that all the missing ranks completed.
+  std::string disagreement = {};    ///< Where the ranks are at different calls: both calls.
+  /// The latest calls of other ranks, by rank, where the backend knows them and World does not:
+  /// those of the missing ranks or, if none is missing, those of some ranks.
+  std::map<int, std::string> latest_calls = {};
+  bool in_transfer = false;  ///< All ranks had arrived, and their data was being moved.
+};
+
+/// Errors describe at most so many of the absent ranks.
+std::span<const int> first_few(std::span<const int> ranks);
+
+/// Returns the ranks of which the latest calls are asked at a deadline.
+std::vector<int> ranks_to_ask(const PendingState& state);
+
+/// Returns the ranks that are missing at a deadline. Where none is, those that were asked may wait
+/// for others, and the device of any rank may wait in another group.
+std::vector<int> ranks_to_describe(const PendingState& state);
+
+/// Returns the text for ranks that have departed; `how` is "its process is exiting".
+std::string departure(const PendingState& state, const char* how);
+
+/// Returns the text for ranks that are missing at the deadline, as `own_rank` sees them.
+std::string absence(const PendingState& state, std::chrono::milliseconds timeout, int own_rank);
+
+}  // namespace tutti::distributed
