@@ -13,8 +13,7 @@ namespace {
 
 using Patterns = std::initializer_list<const char*>;
 
-[[noreturn]] void throw_no_match(const char* function, const Module& module,
-                                 const std::string& pattern) {
+[[noreturn]] void throw_no_match(const Module& module, const std::string& pattern) {
   std::string names;
   const StateDict parameters = module.named_parameters();
   constexpr std::size_t shown = 5;
@@ -22,9 +21,8 @@ using Patterns = std::initializer_list<const char*>;
     names += (i ? ", " : "") + parameters[i].first;
   if (parameters.size() > shown) names += fmt::format(", ... ({} in all)", parameters.size());
   fail<ValueError>(
-      "{}: expected a pattern such as 'layer1.*' for the parameters {}; '{}' matches "
-      "none",
-      function, names, pattern);
+      "freeze: expected a pattern such as 'layer1.*' for the parameters {}; '{}' matches none",
+      names, pattern);
 }
 
 bool matches_any(const std::string& path, Patterns patterns) {
@@ -47,11 +45,9 @@ std::vector<BatchNorm*> layers_matching(Module& module, Patterns patterns) {
   return layers;
 }
 
-StateDict parameters_matching_any(const Module& module, Patterns patterns) {
-  StateDict found;
-  for (const auto& each : module.named_parameters())
-    if (matches_any(each.first, patterns)) found.push_back(each);
-  return found;
+bool has_parameter_matching(const Module& module, const char* pattern) {
+  return std::ranges::any_of(module.named_parameters(),
+                             [&](const auto& each) { return matches(each.first, pattern); });
 }
 
 }  // namespace
@@ -60,25 +56,14 @@ bool matches(const std::string& path, const std::string& pattern) {
   return fnmatch(pattern.c_str(), path.c_str(), 0) == 0;
 }
 
-StateDict parameters_matching(const Module& module, const std::string& pattern) {
-  return parameters_matching(module, {pattern.c_str()});
-}
-
-StateDict parameters_matching(const Module& module, Patterns patterns) {
-  for (const char* each : patterns)
-    if (parameters_matching_any(module, {each}).empty())
-      throw_no_match("parameters_matching", module, each);
-  return parameters_matching_any(module, patterns);
-}
-
 std::vector<std::string> freeze(Module& module, const std::string& pattern, bool on) {
   return freeze(module, {pattern.c_str()}, on);
 }
 
 std::vector<std::string> freeze(Module& module, Patterns patterns, bool on) {
   for (const char* each : patterns)
-    if (parameters_matching_any(module, {each}).empty() && layers_matching(module, {each}).empty())
-      throw_no_match("freeze", module, each);
+    if (!has_parameter_matching(module, each) && layers_matching(module, {each}).empty())
+      throw_no_match(module, each);
   const std::vector<BatchNorm*> layers = layers_matching(module, patterns);
   std::set<const void*> of_layers;  // the identities of the parameters of these layers
   for (const BatchNorm* layer : layers)

@@ -1,5 +1,5 @@
-// Functions that select the parameters and modules of a model by a pattern of their paths. Freezing
-// a part of a model is how a trained network is adapted to another task.
+// freeze() keeps the parameters and layers whose paths match a pattern as they are. Freezing a part
+// of a model is how a trained network is adapted to another task.
 #pragma once
 
 #include "module.h"
@@ -11,12 +11,6 @@ namespace tutti::nn {
 /// Returns whether `path` matches `pattern`, in which '*' stands for any characters, '?' for one,
 /// and [abc] for one of several: "layer1.*" matches "layer1.0.conv1.weight".
 bool matches(const std::string& path, const std::string& pattern);
-
-/// Returns the parameters whose path matches `pattern`. ValueError, which lists the first names
-/// that exist, if there are none.
-StateDict parameters_matching(const Module& module, const std::string& pattern);
-/// Returns the parameters that match any of `patterns`. ValueError if one matches nothing.
-StateDict parameters_matching(const Module& module, std::initializer_list<const char*> patterns);
 
 /// Freezes what matches `pattern`, or with `on` false undoes that: a matching parameter requires no
 /// gradient, and a BatchNorm whose own path or any of whose parameters matches is frozen as a whole

@@ -3,9 +3,10 @@
 // report.html of this folder, whose script draws them.
 #pragma once
 
+#include "../train/batch_norm_check.h"
 #include "../train/evaluation.h"
+#include "../train/metrics.h"
 #include "../train/options.h"
-#include "../train/run_folder.h"
 #include "../train/training_data.h"
 #include "../train/training_step.h"
 

@@ -2,7 +2,6 @@
 
 #include "training_step.h"
 
-#include "evaluation.h"
 #include "training_batches.h"
 
 #include <tutti/autograd/functions.h>

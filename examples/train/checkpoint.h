@@ -4,7 +4,7 @@
 // that is interrupted leaves the old file.
 #pragma once
 
-#include "evaluation.h"
+#include "metrics.h"
 #include "options.h"
 #include "training_data.h"
 

@@ -1,78 +1,23 @@
-// The figures of a run: Metrics, a row of metrics.jsonl, and what follows from the rows alone (the
-// best epoch, --patience, the table in a checkpoint); the evaluation of a network over all ranks,
-// with the details that report.html shows; and the examination of batch normalisation.
+// How well a network does on test images, over all ranks: sums of losses and correct answers,
+// which training keeps as well, and the details that report.html shows. Rows of metrics are
+// metrics.h's business.
 #pragma once
 
 #include <tutti/core/tensor.h>
 #include <tutti/data/loader.h>
-#include <tutti/distributed/diagnostics/straggler_monitor.h>
 #include <tutti/distributed/metric_sums.h>
-#include <tutti/nn/batch_norm/report.h>
 #include <tutti/nn/module.h>
 
 #include <cstdint>
-#include <functional>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace tutti::examples {
 
-/// How long a run is. `steps` may be less than epochs * steps_per_epoch.
-struct RunLength {
-  std::int64_t epochs = 0, steps_per_epoch = 0, steps = 0;
-};
-
-/// A row of metrics.jsonl: the training figures since the row before, and test figures at the end
-/// of an epoch.
-struct Metrics {
-  std::int64_t epoch = 0;  ///< Counted from 1.
-  std::int64_t step = 0;   ///< Counted from 1, over all epochs.
-  double train_loss = 0;
-  double train_accuracy = 0;
-  double images_per_second = 0;  ///< Training images of all ranks; evaluation does not count.
-  double learning_rate = 0;
-  double data_waiting = 0;  ///< the part of the time in which rank 0 waited for training images
-  std::optional<double> test_loss = {};
-  std::optional<double> test_accuracy = {};
-  /// What the ranks waited for in the epoch; only in its last row, where there are several ranks.
-  std::optional<distributed::StragglerMonitor::Report> stragglers = {};
-};
-
-/// Returns the row with the best test accuracy, of several the first. A test whose loss is not
-/// finite is never the best. Null if there is no other.
-const Metrics* best_row(const std::vector<Metrics>& rows);
-
-/// Returns the last row, which is one of the last epoch, with the means over that epoch's steps so
-/// far in place of its own training figures.
-Metrics epoch_means(const std::vector<Metrics>& rows);
-
-/// Returns whether the rows end with the test results of this step.
-bool is_tested(const std::vector<Metrics>& rows, std::int64_t step);
-
-/// Returns whether the last row has test results and `patience` epochs, with it, have brought no
-/// better accuracy than one before. Never with a patience of 0.
-bool is_out_of_patience(const std::vector<Metrics>& rows, std::int64_t patience);
-
-/// Returns a line about the epochs of `rows` together: who held up the others for how long, and how
-/// long each rank waited. Empty where no epoch has a straggler report, as on one rank.
-std::string straggler_summary(const std::vector<Metrics>& rows);
-
 /// Returns `mine` of every rank, in a tensor with the ranks as its first dimension. `name` is that
 /// of the collective.
 Tensor gather_from_ranks(const Tensor& mine, const ProcessGroup& group, const std::string& name);
-
-/// The number of columns of the table.
-constexpr std::int64_t metrics_columns = 9;
-
-/// Returns the rows as float64 (rows, metrics_columns). A test figure that a row does not have is
-/// NaN.
-Tensor to_table(const std::vector<Metrics>& rows);
-
-/// Returns the rows of such a table, of a run that has made `step` steps. Throws a CheckpointError
-/// that names the row and the column for a number that no run writes.
-std::vector<Metrics> rows_from_table(const Tensor& table, std::int64_t step);
 
 struct LossAndAccuracy {
   double loss = 0, accuracy = 0;
@@ -157,41 +102,5 @@ LossAndAccuracy evaluate(nn::Layer& net, data::DataLoader& loader, const Process
 LossAndAccuracy evaluate_pixels(nn::Layer& net, data::DataLoader& loader, std::int64_t classes,
                                 const ProcessGroup& group, Device device,
                                 TestDetails* details = nullptr);
-
-/// The result of --bn-report at the end of an epoch.
-struct BatchNormCheck {
-  nn::BatchNormReport report = {};
-  std::int64_t batches = 0;  ///< the global batches of training images that the report has seen
-  /// The test figures of the same weights with running statistics, and with those of the batches.
-  LossAndAccuracy running = {}, recomputed = {};
-};
-
-/// Returns the report and the figures as text of several lines.
-std::string to_string(const BatchNormCheck& check);
-
-/// Forwards of a network on training batches, without gradients. Every rank runs the same number.
-class StatisticsBatches {
- public:
-  /// `options` are those of the loader of training images. Takes at most `batches` of an epoch.
-  /// Collective: the ranks agree on a number of batches that all of them have.
-  StatisticsBatches(std::shared_ptr<const data::Dataset> images, data::DataLoader::Options options,
-                    std::int64_t batches, const ProcessGroup& group, Device device);
-
-  /// Returns the number of global batches of one run.
-  std::int64_t count() const { return count_; }
-  /// Runs the forwards. The number of the epoch decides which images they see.
-  void run(nn::Layer& net, std::int64_t epoch);
-
- private:
-  data::DataLoader loader_;
-  Device device_;
-  std::int64_t count_ = 0;
-};
-
-/// Reports on the layers of `net`, and evaluates it with running and with recomputed statistics;
-/// afterwards it has its running statistics again. Collective.
-BatchNormCheck check_batch_norm(nn::Layer& net, const std::function<void()>& run_batches,
-                                const std::function<LossAndAccuracy()>& evaluate,
-                                const ProcessGroup& group);
 
 }  // namespace tutti::examples

@@ -5,6 +5,7 @@
 #include "../report/dry_run.h"
 #include "checkpoint.h"
 #include "network.h"
+#include "progress.h"
 #include "run_folder.h"
 #include "trainer.h"
 #include "training_batches.h"

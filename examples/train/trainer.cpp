@@ -6,6 +6,7 @@
 #include "checkpoint.h"
 #include "evaluation.h"
 #include "network.h"
+#include "run_folder.h"
 #include "training_batches.h"
 #include "training_step.h"
 

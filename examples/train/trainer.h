@@ -3,10 +3,12 @@
 // train_resnet.cpp.
 #pragma once
 
+#include "batch_norm_check.h"
 #include "checkpoint.h"
 #include "evaluation.h"
+#include "metrics.h"
 #include "options.h"
-#include "run_folder.h"
+#include "run_log.h"
 #include "training_batches.h"
 #include "training_step.h"
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "evaluation.h"
+#include "metrics.h"
 #include "options.h"
 
 #include <tutti/data/batch.h>

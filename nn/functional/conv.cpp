@@ -191,7 +191,6 @@ Tensor convolution(const Tensor& x, const Tensor& weight, const Tensor& bias,
   return convolve({"convolution", false}, x, weight, bias, extended(options));
 }
 void set_exact_convolutions(bool exact) { kernels::exact_convolutions = exact; }
-bool exact_convolutions() { return kernels::exact_convolutions; }
 
 Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const ConvOptions& options) {

@@ -31,7 +31,5 @@ Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
 /// on. By default 3x3 convolutions use Winograd's algorithm where that is faster, whose errors are
 /// some times larger (docs/design/tensors.md has numbers).
 void set_exact_convolutions(bool exact = true);
-/// Returns what set_exact_convolutions() has set.
-bool exact_convolutions();
 
 }  // namespace tutti::nn

@@ -1,9 +1,9 @@
-// Tests of the differentiable matrix product: vectors, batches, gradients and errors.
+// Tests of the differentiable matrix product: 16-bit gradients, mixed precision, expanded factors
+// and errors. tests/random compares its values and gradients with plain loops.
 #include "dtype_options.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
-#include <tutti/autograd/gradcheck.h>
 #include <tutti/autograd/matmul.h>
 #include <tutti/core/create.h>
 
@@ -13,57 +13,6 @@
 
 namespace tutti {
 namespace {
-
-using autograd::gradcheck;
-
-struct Product {
-  Shape a, b, out;
-};
-
-class MatmulShapes : public ::testing::TestWithParam<Product> {};
-
-TEST_P(MatmulShapes, ShapeAndGradient) {
-  const Product& c = GetParam();
-  const Tensor a = randn(c.a, f64), b = randn(c.b, f64);
-  EXPECT_EQ(matmul(a, b).shape(), c.out);
-  const auto result =
-      gradcheck([](const std::vector<Tensor>& in) { return matmul(in[0], in[1]); }, {a, b});
-  EXPECT_TRUE(result) << result.message;
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Matmul, MatmulShapes,
-    ::testing::Values(Product{{3}, {3}, {}}, Product{{3}, {3, 2}, {2}}, Product{{2, 3}, {3}, {2}},
-                      Product{{2, 3}, {3, 4}, {2, 4}}, Product{{5, 2, 3}, {3, 4}, {5, 2, 4}},
-                      Product{{2, 3}, {5, 3, 4}, {5, 2, 4}},
-                      Product{{5, 2, 3}, {5, 3, 4}, {5, 2, 4}},
-                      Product{{4, 1, 2, 3}, {5, 3, 2}, {4, 5, 2, 2}},
-                      Product{{3}, {5, 3, 4}, {5, 4}}, Product{{5, 2, 3}, {3}, {5, 2}},
-                      Product{{0, 3}, {3, 4}, {0, 4}}, Product{{2, 0}, {0, 4}, {2, 4}}),
-    [](const auto& each) { return "case" + std::to_string(each.index); });
-
-TEST(Matmul, BatchesAreTheProductsOfTheirMatrices) {
-  const Tensor a = randn({2, 1, 3, 4}), b = randn({5, 4, 2}), out = matmul(a, b);
-  for (std::int64_t i = 0; i < 2; ++i)
-    for (std::int64_t j = 0; j < 5; ++j) {
-      const std::vector<double> is = to_vector(out.select(0, i).select(0, j)),
-                                should =
-                                    to_vector(matmul(a.select(0, i).select(0, 0), b.select(0, j)));
-      for (std::size_t k = 0; k < is.size(); ++k) EXPECT_NEAR(is[k], should[k], 1e-5);
-    }
-}
-
-TEST(Matmul, OddStrides) {
-  // Kernels take neither of these matrices: one has steps of two in both directions, the other is
-  // one row expanded.
-  const Tensor a = randn({6, 8}, f64), b = randn({1, 5}, f64);
-  const auto result = gradcheck(
-      [](const std::vector<Tensor>& in) {
-        return matmul(in[0].slice(0, 0, 6, 2).slice(1, 0, 8, 2), in[1].expand({4, 5}));
-      },
-      {a, b});
-  EXPECT_TRUE(result) << result.message;
-}
 
 TEST(Matmul, TheGradientOfABroadcastOperandIsRoundedOnce) {
   // The four batches of the gradient nearly cancel, so what is lost by rounding each would show.

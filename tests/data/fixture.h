@@ -1,6 +1,7 @@
 // What the tests of data/ share: images, fixtures, temporary folders and comparisons of bytes.
 #pragma once
 
+#include "distributed/messages.h"
 #include "temporary_folder.h"
 
 #include <tutti/core/create.h>
@@ -81,18 +82,5 @@ class PictureFolder : public TemporaryFolder {
     return to;
   }
 };
-
-/// Expects that `call` throws an E whose message contains every text.
-template <class E, class Call>
-void expect_error(Call call, const std::vector<std::string>& texts) {
-  try {
-    call();
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const E& error) {
-    for (const std::string& text : texts)
-      EXPECT_NE(std::string(error.what()).find(text), std::string::npos)
-          << "'" << error.what() << "' lacks '" << text << "'";
-  }
-}
 
 }  // namespace tutti::test

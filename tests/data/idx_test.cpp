@@ -42,15 +42,9 @@ class IdxFiles : public ::testing::Test {
   }
   // Expects an error of one line that names the file and contains `what`.
   void expect_error(const std::string& file, const std::string& what) {
-    try {
-      load_idx(folder_, "train");
-      ADD_FAILURE() << "no error about " << file;
-    } catch (const DataError& error) {
-      const std::string message = error.what();
-      EXPECT_NE(message.find(file), std::string::npos) << message;
-      EXPECT_NE(message.find(what), std::string::npos) << message;
-      EXPECT_EQ(message.find('\n'), std::string::npos) << message;
-    }
+    const std::string message = test::message_of<DataError>([&] { load_idx(folder_, "train"); });
+    test::expect_contains(message, {file, what});
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
 
   test::PictureFolder temporary_;

@@ -29,4 +29,10 @@ inline void expect_contains(const std::string& text, const std::vector<std::stri
     EXPECT_NE(text.find(part), std::string::npos) << part << "\nin: " << text;
 }
 
+/// Expects that fn throws an E whose message contains all parts.
+template <class E>
+void expect_error(const std::function<void()>& fn, const std::vector<std::string>& parts) {
+  expect_contains(message_of<E>(fn), parts);
+}
+
 }  // namespace tutti::test

@@ -6,7 +6,7 @@
 #include "resumed_run.h"
 #include "small_run.h"
 #include "train/checkpoint.h"
-#include "train/evaluation.h"
+#include "train/metrics.h"
 #include "trainer_program.h"
 
 #include <tutti/nn/model_card.h>

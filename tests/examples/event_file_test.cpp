@@ -1,6 +1,6 @@
 // EventFile: the framing, checksums and encoding of TensorBoard's event files. That TensorBoard
 // itself reads them is what read_tensorboard.py checks, where Python has it.
-#include "train/run_folder.h"
+#include "train/event_file.h"
 
 #include "temporary_folder.h"
 

@@ -2,6 +2,7 @@
 // told to, one program at a time writes, and a signal ends a run with a checkpoint from which it
 // goes on to the same bits.
 #include "train/run_folder.h"
+#include "train/progress.h"
 #include "trainer_program.h"
 
 #include <tutti/distributed/process_group.h>

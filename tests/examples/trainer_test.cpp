@@ -6,7 +6,7 @@
 #include "resumed_run.h"
 #include "small_run.h"
 #include "train/checkpoint.h"
-#include "train/run_folder.h"
+#include "train/progress.h"
 #include "trainer_program.h"
 
 #include <tutti/autograd/functions.h>

@@ -9,8 +9,7 @@
 namespace tutti {
 namespace {
 
-using test::expect_contains;
-using test::message_of;
+using test::expect_error;
 using Paths = std::vector<std::string>;
 
 TEST(Freeze, ABatchNormUsesAndKeepsItsRunningStatisticsInTraining) {
@@ -89,26 +88,18 @@ TEST(Freeze, TakesAListOfPatterns) {
     EXPECT_EQ(!parameter.requires_grad(),
               nn::matches(path, "bn1.*") || nn::matches(path, "layer1.*"))
         << path;
-  const auto found = nn::parameters_matching(net, {"bn1.*", "layer1.*", "bn1.weight"});
-  EXPECT_EQ(found.size(), both.size());
 }
 
 TEST(Freeze, AListWithAPatternThatMatchesNothingChangesNothing) {
   nn::ResNet net({.depth = 20});
-  expect_contains(message_of<ValueError>([&] {
-                    nn::freeze(net, {"fc.*", "head.*"});
-                  }),
-                  {"'head.*' matches none"});
+  expect_error<ValueError>([&] { nn::freeze(net, {"fc.*", "head.*"}); }, {"'head.*' matches none"});
   for (const Tensor& parameter : net.parameters()) EXPECT_TRUE(parameter.requires_grad());
 }
 
 TEST(Freeze, APatternThatMatchesNothingNamesWhatThereIs) {
   nn::ResNet net({.depth = 20});
-  expect_contains(message_of<ValueError>([&] { nn::freeze(net, "layer9.*"); }),
-                  {"layer9.*", "conv1.weight", "bn1.weight"});
-  expect_contains(message_of<ValueError>([&] { nn::parameters_matching(net, "nothing"); }),
-                  {"nothing", "conv1.weight"});
-  EXPECT_EQ(nn::parameters_matching(net, "fc.*").size(), 2u);
+  expect_error<ValueError>([&] { nn::freeze(net, "layer9.*"); },
+                           {"layer9.*", "conv1.weight", "bn1.weight"});
 }
 
 }  // namespace

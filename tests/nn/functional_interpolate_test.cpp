@@ -1,8 +1,7 @@
-// Tests of interpolation as a differentiable function: gradients, sizes, layouts, dtypes, errors.
-// tests/nn/fixtures_test.cpp compares the layer with PyTorch.
+// Tests of interpolation as a differentiable function: sizes, layouts, dtypes, errors. tests/random
+// compares its values and gradients with plain loops, tests/nn/fixtures_test.cpp with PyTorch.
 #include "distributed/messages.h"
 
-#include <tutti/autograd/gradcheck.h>
 #include <tutti/core/create.h>
 #include <tutti/nn/upsample.h>
 
@@ -16,19 +15,6 @@ namespace {
 using nn::interpolate;
 using nn::InterpolateMode;
 using test::message_of;
-
-TEST(Interpolate, Gradcheck) {
-  for (const MemoryFormat format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
-    for (const nn::InterpolateOptions& options : std::vector<nn::InterpolateOptions>{
-             {.scale_factor = {2}},
-             {.size = {7, 3}, .mode = InterpolateMode::bilinear},
-             {.scale_factor = {1.6}, .mode = InterpolateMode::bilinear, .align_corners = true}}) {
-      const auto result = autograd::gradcheck(
-          [&](const std::vector<Tensor>& in) { return interpolate(in[0], options); },
-          {randn({2, 3, 4, 5}, {float64}).contiguous(format)});
-      EXPECT_TRUE(result) << result.message;
-    }
-}
 
 TEST(Interpolate, RoundsSizesDownAndKeepsLayoutAndDtype) {
   const Tensor x = randn({2, 3, 5, 4}).contiguous(MemoryFormat::channels_last).to(bfloat16);

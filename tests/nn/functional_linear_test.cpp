@@ -1,8 +1,8 @@
-// Tests of nn::linear: values, gradients, the activation, mixed precision and errors.
+// Tests of nn::linear: the activation, mixed precision and errors. tests/random compares its values
+// and gradients with plain loops.
 #include "dtype_options.h"
 
 #include <tutti/autograd/grad_mode.h>
-#include <tutti/autograd/gradcheck.h>
 #include <tutti/core/create.h>
 #include <tutti/nn/functional/activation.h>
 #include <tutti/nn/functional/linear.h>
@@ -14,31 +14,7 @@
 namespace tutti {
 namespace {
 
-using autograd::gradcheck;
 using nn::Activation;
-
-TEST(Linear, ByHand) {
-  const Tensor x = tensor({1, 2, 3}, {1, 3}), w = tensor({1, 0, 0, 1, 1, 1}, {2, 3}),
-               b = tensor({10, 20});
-  EXPECT_EQ(to_vector(nn::linear(x, w, b)), (std::vector<double>{11, 26}));
-}
-
-TEST(Linear, Gradcheck) {
-  for (const Activation activation : {Activation::none, Activation::relu})
-    for (const Shape& shape : {Shape{4, 3}, Shape{3}, Shape{2, 2, 3}, Shape{0, 3}}) {
-      const Tensor x = randn(shape, f64), w = randn({5, 3}, f64), b = randn({5}, f64);
-      const auto with = gradcheck(
-          [=](const std::vector<Tensor>& in) {
-            return nn::linear(in[0], in[1], in[2], activation);
-          },
-          {x, w, b});
-      EXPECT_TRUE(with) << with.message;
-      const auto without = gradcheck(
-          [=](const std::vector<Tensor>& in) { return nn::linear(in[0], in[1], {}, activation); },
-          {x, w});
-      EXPECT_TRUE(without) << without.message;
-    }
-}
 
 // The activation inside linear() gives the bits of relu() after it: the products are the same.
 TEST(Linear, JoinedReluIsReluOfLinear) {

@@ -1,8 +1,5 @@
-// Tests of pooling as differentiable functions: gradients, layouts and errors. The tests of the
-// kernels check the values.
-#include "dtype_options.h"
-
-#include <tutti/autograd/gradcheck.h>
+// Tests of pooling as differentiable functions: sizes, layouts and errors. tests/random compares
+// the values and gradients with plain loops.
 #include <tutti/core/create.h>
 #include <tutti/nn/functional/pooling.h>
 
@@ -11,42 +8,8 @@
 namespace tutti {
 namespace {
 
-using autograd::gradcheck;
 using nn::PoolOptions;
 constexpr MemoryFormat formats[] = {MemoryFormat::contiguous, MemoryFormat::channels_last};
-
-// Returns numbers that differ by at least 0.1, so that a small step does not change the largest
-// one.
-Tensor distinct(const Shape& shape) {
-  std::vector<double> values;
-  for (std::int64_t i = 0; i < numel(shape); ++i)
-    values.push_back(0.1 * static_cast<double>(i * 7919 % 10007));
-  return tensor(values, shape, f64);
-}
-
-TEST(Pooling, Gradcheck) {
-  for (MemoryFormat format : formats) {
-    const Tensor x = distinct({2, 3, 7, 6}).contiguous(format), line = distinct({2, 2, 9}),
-                 volume = distinct({1, 2, 4, 5, 4});
-    const PoolOptions overlapping{.kernel = {3}, .stride = {2}, .padding = {1}},
-        plain{.kernel = {2}};
-    for (const PoolOptions& options : {overlapping, plain})
-      for (const Tensor& in : {x, line, volume}) {
-        const auto largest = gradcheck(
-            [&](const std::vector<Tensor>& t) { return nn::max_pool(t[0], options); }, {in});
-        EXPECT_TRUE(largest) << largest.message;
-        const auto mean = gradcheck(
-            [&](const std::vector<Tensor>& t) { return nn::avg_pool(t[0], options); }, {in});
-        EXPECT_TRUE(mean) << mean.message;
-      }
-    const auto adaptive = gradcheck(
-        [](const std::vector<Tensor>& t) {
-          return nn::adaptive_avg_pool(t[0], {3, 4});
-        },
-        {x});
-    EXPECT_TRUE(adaptive) << adaptive.message;
-  }
-}
 
 TEST(Pooling, ShapesAndLayouts) {
   for (MemoryFormat format : formats) {
@@ -77,16 +40,6 @@ TEST(Pooling, NoWindowBeginsBehindTheInput) {
   EXPECT_EQ(size(3, 2, 0), 2);
   EXPECT_EQ(size(3, 3, 1), 2);  // the third would begin at 3
   EXPECT_EQ(size(4, 3, 1), 3);
-}
-
-TEST(Pooling, EmptyBatch) {
-  const Tensor x = empty({0, 3, 8, 8});
-  x.requires_grad_();
-  const Tensor y = nn::max_pool(x, {.kernel = {2}});
-  EXPECT_EQ(y.shape(), (Shape{0, 3, 4, 4}));
-  y.backward(empty(y.shape()));
-  EXPECT_EQ(x.grad().shape(), x.shape());
-  EXPECT_EQ(nn::adaptive_avg_pool(x, {1}).shape(), (Shape{0, 3, 1, 1}));
 }
 
 TEST(Pooling, Errors) {

@@ -1,10 +1,9 @@
 // Tests of group_norm, GroupNorm, InstanceNorm, and of BatchNorm layers that were converted to
-// group normalisation. The fixtures compare values with PyTorch's.
+// group normalisation. tests/random compares values and gradients with plain loops.
 #include "distributed/messages.h"
 #include "kernels/compare.h"
 
 #include <tutti/autograd/functions.h>
-#include <tutti/autograd/gradcheck.h>
 #include <tutti/autograd/record.h>
 #include <tutti/nn/batch_norm/convert.h>
 #include <tutti/nn/batch_norm/recompute_statistics.h>
@@ -20,25 +19,10 @@
 namespace tutti {
 namespace {
 
-using autograd::gradcheck;
-using test::expect_contains;
-using test::message_of;
+using test::expect_error;
 using test::relative_error;
 
 constexpr DType dtype = float64;
-
-TEST(GroupNorm, PassesGradcheckInEveryMemoryFormat) {
-  const Tensor weight = randn({6}, {dtype}), bias = randn({6}, {dtype});
-  weight.slice(0, 2, 3).fill_(0);  // no formula divides by the weight
-  for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
-    for (const std::int64_t groups : {1, 3, 6}) {
-      const Tensor x = randn({2, 6, 3, 2}, {dtype}).contiguous(format);
-      const auto result =
-          gradcheck([&](const auto& in) { return nn::group_norm(in[0], groups, in[1], in[2]); },
-                    {x, weight, bias});
-      EXPECT_TRUE(result) << groups << ": " << result.message;
-    }
-}
 
 TEST(GroupNorm, KeepsTheDigitsOfFarAwayValues) {
   const Tensor x = randn({3, 8, 5, 5}), far = x + 4096;
@@ -65,12 +49,8 @@ TEST(GroupNorm, RoundsSixteenBitInputGradientsOnce) {
     EXPECT_NEAR(got[i], expected[i], 0x1p-8 * std::abs(expected[i]) + 1e-5) << i;
 }
 
-TEST(GroupNorm, TakesEmptyBatchesAndRefusesWrongArguments) {
+TEST(GroupNorm, DescribesItselfAndRefusesWrongArguments) {
   nn::GroupNorm layer({.groups = 2, .channels = 4});
-  const Tensor x = randn({0, 4, 3}).requires_grad_();
-  layer(x).backward(randn({0, 4, 3}));
-  EXPECT_EQ(to_vector(layer.weight.grad()), std::vector<double>(4, 0));
-  EXPECT_EQ(to_vector(layer.bias.grad()), std::vector<double>(4, 0));
   EXPECT_EQ(layer.describe(), "2, 4");
   EXPECT_EQ(nn::GroupNorm({.groups = 2, .channels = 4, .eps = 0.5, .affine = false}).describe(),
             "2, 4, eps=0.5, affine=false");
@@ -81,10 +61,11 @@ TEST(GroupNorm, TakesEmptyBatchesAndRefusesWrongArguments) {
   EXPECT_THROW(nn::GroupNorm({.groups = 0, .channels = 4}), ValueError);
   EXPECT_THROW(nn::GroupNorm({.groups = 1, .channels = 4, .eps = -1}), ValueError);
   EXPECT_THROW(nn::GroupNorm({.groups = 1, .channels = 4, .dtype = bfloat16}), DTypeError);
-  expect_contains(message_of<ShapeError>([&] {
-                    layer(randn({2, 6, 3}));
-                  }),
-                  {"GroupNorm", "(N, 4, ...)", "(2, 6, 3)"});
+  expect_error<ShapeError>(
+      [&] {
+        layer(randn({2, 6, 3}));
+      },
+      {"GroupNorm", "(N, 4, ...)", "(2, 6, 3)"});
   EXPECT_THROW(nn::group_norm(randn({2, 4, 3}), 3), ValueError);
   for (const double eps : {-1.0, std::nan(""), double(INFINITY)})
     EXPECT_THROW(nn::group_norm(randn({2, 4, 3}), 2, {}, {}, eps), ValueError);
@@ -107,17 +88,13 @@ TEST(GroupNorm, OutputAndGradientKeepTheMemoryFormat) {
   EXPECT_EQ(arrived, last);
 }
 
-TEST(InstanceNorm, PassesGradcheckAndRefusesWrongArguments) {
+TEST(InstanceNorm, RefusesWrongArguments) {
   nn::InstanceNorm2d layer({.channels = 3, .affine = true, .dtype = dtype});
-  const auto result =
-      gradcheck([&](const auto& in) { return layer(in[0]); },
-                {randn({2, 3, 2, 4}, {dtype}).contiguous(MemoryFormat::channels_last)});
-  EXPECT_TRUE(result) << result.message;
-  layer(randn({0, 3, 2, 4}, {dtype}).requires_grad_()).backward(randn({0, 3, 2, 4}, {dtype}));
-  expect_contains(message_of<ShapeError>([&] {
-                    layer(randn({2, 3, 1, 1}, {dtype}));
-                  }),
-                  {"InstanceNorm2d", "more than 1 value", "(2, 3, 1, 1)"});
+  expect_error<ShapeError>(
+      [&] {
+        layer(randn({2, 3, 1, 1}, {dtype}));
+      },
+      {"InstanceNorm2d", "more than 1 value", "(2, 3, 1, 1)"});
   EXPECT_THROW(layer(randn({2, 3, 4}, {dtype})), ShapeError);
   EXPECT_THROW(layer(randn({2, 4, 4, 4}, {dtype})), ShapeError);
   EXPECT_THROW(nn::InstanceNorm1d({.channels = 0}), ValueError);
@@ -173,8 +150,8 @@ TEST(ConvertToGroupNorm, RefusesLayersThatItCannotConvert) {
   nn::Sequential net;
   auto& first = net.append<nn::BatchNorm2d>({.channels = 8});
   auto& second = net.append<nn::BatchNorm2d>({.channels = 6});
-  expect_contains(message_of<ValueError>([&] { nn::convert_batchnorm_to_groupnorm(net, 4); }),
-                  {"BatchNorm '1'", "divide 6 channels", "got 4"});
+  expect_error<ValueError>([&] { nn::convert_batchnorm_to_groupnorm(net, 4); },
+                           {"BatchNorm '1'", "divide 6 channels", "got 4"});
   EXPECT_EQ(first.channel_groups(), 0) << "nothing has changed";
   second.set_process_group(ProcessGroup());
   EXPECT_THROW(nn::convert_batchnorm_to_groupnorm(net, 2), ValueError);

@@ -1,10 +1,9 @@
-// Tests of losses, embedding and dropout as functions: values against plain C++, gradients against
-// central differences.
+// Tests of losses, embedding and dropout as functions: numbers at the limits, dtypes, memory,
+// errors. tests/random compares values and gradients with plain loops.
 #include "distributed/messages.h"
 #include "dtype_options.h"
 
 #include <tutti/autograd/functions.h>
-#include <tutti/autograd/gradcheck.h>
 #include <tutti/core/create.h>
 #include <tutti/nn/functional/dropout.h>
 #include <tutti/nn/functional/embedding.h>
@@ -18,100 +17,11 @@
 namespace tutti {
 namespace {
 
-using autograd::gradcheck;
 using nn::LossReduction;
-using Inputs = std::vector<Tensor>;
 
 Tensor random(const Shape& shape) {
   static Generator generator(29);
   return randn(shape, f64, generator);
-}
-
-// Computes the cross-entropy of logits (N, C) by its definition, term by term.
-std::vector<double> reference(const Tensor& logits, const std::vector<std::int64_t>& targets,
-                              double smoothing, std::int64_t ignored) {
-  const auto x = to_vector(logits);
-  const auto classes = static_cast<std::size_t>(logits.size(1));
-  std::vector<double> losses;
-  for (std::size_t n = 0; n < targets.size(); ++n) {
-    double total = 0, loss = 0;
-    for (std::size_t c = 0; c < classes; ++c) total += std::exp(x[n * classes + c]);
-    for (std::size_t c = 0; c < classes; ++c) {
-      const double wanted = smoothing / static_cast<double>(classes) +
-                            (static_cast<std::int64_t>(c) == targets[n] ? 1 - smoothing : 0);
-      loss -= wanted * std::log(std::exp(x[n * classes + c]) / total);
-    }
-    losses.push_back(targets[n] == ignored ? 0 : loss);
-  }
-  return losses;
-}
-
-TEST(CrossEntropy, MatchesItsDefinition) {
-  const Tensor x = random({5, 7});
-  const std::vector<std::int64_t> classes{0, 6, 3, -100, 3};
-  const Tensor targets = tensor({0, 6, 3, -100, 3}, {.dtype = int64});
-  for (const double s : {0.0, 0.1, 1.0}) {
-    const auto expected = reference(x, classes, s, -100);
-    const auto none = to_vector(
-        nn::cross_entropy(x, targets, {.reduction = LossReduction::none, .label_smoothing = s}));
-    double total = 0;
-    for (std::size_t i = 0; i < 5; ++i) {
-      EXPECT_NEAR(none[i], expected[i], 1e-13);
-      total += expected[i];
-    }
-    EXPECT_NEAR(
-        nn::cross_entropy(x, targets, {.reduction = LossReduction::sum, .label_smoothing = s})
-            .item<double>(),
-        total, 1e-12);
-    EXPECT_NEAR(nn::cross_entropy(x, targets, {.label_smoothing = s}).item<double>(), total / 4,
-                1e-12);
-  }
-}
-
-TEST(CrossEntropy, Gradients) {
-  const Tensor targets =
-      tensor({0, 2, 1, -100, 3, 0, 1, 2, 3, 1, 0, 2}, {2, 2, 3}, {.dtype = int64});
-  for (const Tensor& x :
-       {random({2, 4, 2, 3}), random({2, 4, 2, 3}).contiguous(MemoryFormat::channels_last)})
-    for (const LossReduction r : {LossReduction::mean, LossReduction::sum, LossReduction::none})
-      for (const double s : {0.0, 0.2}) {
-        const auto result = gradcheck(
-            [&](const Inputs& v) {
-              return nn::cross_entropy(v[0], v[1], {.reduction = r, .label_smoothing = s});
-            },
-            {x, targets});
-        EXPECT_TRUE(result) << result.message;
-      }
-}
-
-TEST(CrossEntropy, ProbabilitiesThatAreOneHotGiveTheLossesOfTheIndices) {
-  const Tensor x = random({3, 4, 5}), indices = randint(4, {3, 5});
-  const Tensor probabilities = eq(indices.unsqueeze(1), arange(4).reshape({4, 1})).to(float64),
-               weight = abs(random({4}));
-  for (const double s : {0.0, 0.3})
-    for (const Tensor& w : {Tensor(), weight}) {
-      const nn::CrossEntropyOptions options{
-          .reduction = LossReduction::sum, .label_smoothing = s, .weight = w};
-      const double expected = nn::cross_entropy(x, indices, options).item<double>();
-      EXPECT_NEAR(nn::cross_entropy(x, probabilities, options).item<double>(), expected, 1e-12);
-    }
-}
-
-TEST(CrossEntropy, GradientsOfProbabilitiesAndOfWeightedIndices) {
-  const Tensor indices = tensor({0, 2, 1, -100, 3, 0}, {2, 3}, {.dtype = int64}),
-               weight = abs(random({4}));
-  const Tensor x = random({2, 4, 3}), probabilities = abs(random({2, 4, 3}));
-  for (const LossReduction r : {LossReduction::mean, LossReduction::sum, LossReduction::none})
-    for (const double s : {0.0, 0.2})
-      for (const Tensor& targets : {indices, probabilities}) {
-        const auto result = gradcheck(
-            [&](const Inputs& v) {
-              return nn::cross_entropy(v[0], v[1],
-                                       {.reduction = r, .label_smoothing = s, .weight = weight});
-            },
-            {x, targets});
-        EXPECT_TRUE(result) << result.message;
-      }
 }
 
 TEST(CrossEntropy, AnIgnoredPositionHasNoLossAndNoGradientEvenIfItIsNan) {
@@ -156,14 +66,6 @@ TEST(CrossEntropy, LargeLogitsAndLowPrecision) {
               nn::cross_entropy(low.detach().to(float64), labels).item<double>(), 1e-6);
   loss.backward();
   EXPECT_EQ(low.grad().dtype(), bfloat16);
-}
-
-TEST(CrossEntropy, NothingToAverage) {
-  EXPECT_TRUE(
-      std::isnan(nn::cross_entropy(zeros({0, 3}), zeros({0}, {.dtype = int64})).item<double>()));
-  const Tensor x = zeros({0, 3}).requires_grad_();
-  nn::cross_entropy(x, zeros({0}, {.dtype = int64}), {.reduction = LossReduction::sum}).backward();
-  EXPECT_EQ(x.grad().numel(), 0);
 }
 
 TEST(CrossEntropy, Errors) {
@@ -228,60 +130,27 @@ TEST(CrossEntropy, OfUpsampledLogitsHoldsTheLargeOnesOnce) {
   }
 }
 
-TEST(MseLoss, ValueGradientAndErrors) {
-  const Tensor a = tensor({1, 2, 5}, f64), b = tensor({1, 4, 2}, f64);
-  EXPECT_DOUBLE_EQ(nn::mse_loss(a, b).item<double>(), 13.0 / 3);
-  EXPECT_DOUBLE_EQ(nn::mse_loss(a, b, LossReduction::sum).item<double>(), 13);
-  EXPECT_EQ(to_vector(nn::mse_loss(a, b, LossReduction::none)), (std::vector<double>{0, 4, 9}));
-  const auto result = gradcheck([](const Inputs& v) { return nn::mse_loss(v[0], v[1]); },
-                                {random({3, 4}), random({4, 3}).transpose(0, 1)});
-  EXPECT_TRUE(result) << result.message;
+TEST(MseLoss, Errors) {
+  const Tensor a = zeros({3}, f64);
   EXPECT_THROW(nn::mse_loss(a, zeros({1}, f64)), ShapeError);
   EXPECT_THROW(nn::mse_loss(a, zeros({3})), DTypeError);
-}
-
-TEST(NllLoss, OfLogSoftmaxIsTheCrossEntropy) {
-  const Tensor x = random({2, 4, 3}), weight = abs(random({4}));
-  const Tensor targets = tensor({0, 2, 1, 7, 3, 0}, {2, 3}, {.dtype = int64});
-  for (const LossReduction r : {LossReduction::mean, LossReduction::sum, LossReduction::none})
-    for (const Tensor& w : {Tensor(), weight}) {
-      const auto loss = [&](const Inputs& v) {
-        return nn::nll_loss(log_softmax(v[0], 1), v[1],
-                            {.reduction = r, .ignore_index = 7, .weight = w});
-      };
-      const auto expected = to_vector(nn::cross_entropy(
-                     x, targets, {.reduction = r, .ignore_index = 7, .weight = w})),
-                 got = to_vector(loss({x, targets}));
-      for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-13);
-      const auto result = gradcheck(loss, {x, targets});
-      EXPECT_TRUE(result) << result.message;
-    }
 }
 
 TEST(NllLoss, Errors) {
   const Tensor x = zeros({2, 3}), t = zeros({2}, {.dtype = int64});
   EXPECT_THROW(nn::nll_loss(x, t + 3), ValueError);
   for (const Tensor& outside : {t + 3, t - 1})
-    test::expect_contains(test::message_of<ValueError>([&] { nn::nll_loss(x, outside); }),
-                          {"nll_loss: expected targets from 0 to 2",
-                           std::to_string(to_vector(outside)[0] > 0 ? 3 : -1)});
+    test::expect_error<ValueError>([&] { nn::nll_loss(x, outside); },
+                                   {"nll_loss: expected targets from 0 to 2",
+                                    std::to_string(to_vector(outside)[0] > 0 ? 3 : -1)});
   EXPECT_THROW(nn::nll_loss(x, zeros({2})), DTypeError);
   EXPECT_THROW(nn::nll_loss(x, zeros({3}, {.dtype = int64})), ShapeError);
   EXPECT_THROW(nn::nll_loss(x, t, {.weight = ones({2})}), ShapeError);
   EXPECT_TRUE(std::isnan(nn::nll_loss(zeros({0, 3}), zeros({0}, {.dtype = int64})).item<double>()));
 }
 
-TEST(SmoothL1Loss, ValueGradientAndErrors) {
-  const Tensor a = tensor({1, 2, 5}, f64), b = tensor({1.5, 4, 2}, f64);
-  EXPECT_EQ(to_vector(nn::smooth_l1_loss(a, b, {.reduction = LossReduction::none})),
-            (std::vector<double>{0.125, 1.5, 2.5}));
-  EXPECT_DOUBLE_EQ(nn::smooth_l1_loss(a, b, {.beta = 0}).item<double>(), 5.5 / 3);
-  for (const double beta : {0.0, 0.5, 2.0}) {
-    const auto result =
-        gradcheck([&](const Inputs& v) { return nn::smooth_l1_loss(v[0], v[1], {.beta = beta}); },
-                  {random({3, 4}), random({4, 3}).transpose(0, 1)});
-    EXPECT_TRUE(result) << result.message;
-  }
+TEST(SmoothL1Loss, SlopeWhereBothAreEqualAndErrors) {
+  const Tensor a = zeros({3}, f64);
   // Where both are equal the slope is 0.
   const Tensor equal = tensor({1, 3}, f64).requires_grad_();
   nn::smooth_l1_loss(equal, tensor({1, 2}, f64), {.reduction = LossReduction::sum, .beta = 0})
@@ -289,18 +158,7 @@ TEST(SmoothL1Loss, ValueGradientAndErrors) {
   EXPECT_EQ(to_vector(equal.grad()), (std::vector<double>{0, 1}));
   EXPECT_THROW(nn::smooth_l1_loss(a, zeros({1}, f64)), ShapeError);
   EXPECT_THROW(nn::smooth_l1_loss(a, zeros({3})), DTypeError);
-  EXPECT_THROW(nn::smooth_l1_loss(a, b, {.beta = -1}), ValueError);
-}
-
-TEST(BinaryCrossEntropy, OfProbabilitiesAndOfLogitsAgree) {
-  const Tensor logits = random({4, 6}), t = sigmoid(random({4, 6}));
-  for (const LossReduction r : {LossReduction::mean, LossReduction::sum, LossReduction::none}) {
-    const auto expected = to_vector(nn::binary_cross_entropy(sigmoid(logits), t, r)),
-               got = to_vector(nn::binary_cross_entropy_with_logits(logits, t, {.reduction = r}));
-    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-12);
-  }
-  const Tensor far = tensor({-200, 200}, f64);
-  EXPECT_EQ(nn::binary_cross_entropy_with_logits(far, ones({2}, f64)).item<double>(), 100);
+  EXPECT_THROW(nn::smooth_l1_loss(a, a, {.beta = -1}), ValueError);
 }
 
 TEST(BinaryCrossEntropy, IsFiniteWhereAProbabilityIsZeroOrOne) {
@@ -324,19 +182,10 @@ TEST(BinaryCrossEntropy, KeepsTheDigitsOfSmallProbabilities) {
   }
 }
 
-TEST(BinaryCrossEntropy, GradientsAndErrors) {
-  const Tensor x = random({4, 3}), t = sigmoid(random({3, 4})).transpose(0, 1);
-  for (const Tensor& weight : {Tensor(), abs(random({3}))}) {
-    const auto result = gradcheck(
-        [&](const Inputs& v) {
-          return nn::binary_cross_entropy_with_logits(v[0], v[1], {.pos_weight = weight});
-        },
-        {x, t});
-    EXPECT_TRUE(result) << result.message;
-  }
-  const auto result = gradcheck(
-      [](const Inputs& v) { return nn::binary_cross_entropy(v[0], v[1]); }, {sigmoid(x), t});
-  EXPECT_TRUE(result) << result.message;
+TEST(BinaryCrossEntropy, LargeLogitsAndErrors) {
+  const Tensor far = tensor({-200, 200}, f64);
+  EXPECT_EQ(nn::binary_cross_entropy_with_logits(far, ones({2}, f64)).item<double>(), 100);
+  const Tensor x = random({4, 3}), t = sigmoid(random({4, 3}));
   for (const double outside : {-0.5, 1.5})
     EXPECT_THROW(nn::binary_cross_entropy(full({4, 3}, outside, f64), t), ValueError);
   EXPECT_THROW(nn::binary_cross_entropy(t, t.slice(0, 0, 2)), ShapeError);
@@ -345,24 +194,12 @@ TEST(BinaryCrossEntropy, GradientsAndErrors) {
                ShapeError);
 }
 
-TEST(Embedding, LooksUpAndAddsBack) {
+TEST(Embedding, Errors) {
   const Tensor table = random({5, 3});
-  const Tensor indices = tensor({4, 0, 4, 1, 4, 0}, {2, 3}, {.dtype = int64});
-  const Tensor out = nn::embedding(indices, table);
-  EXPECT_EQ(to_string(out.shape()), "(2, 3, 3)");
-  EXPECT_EQ(to_vector(out.select(0, 1).select(0, 0)), to_vector(table.select(0, 1)));
-  for (const Tensor& weight : {table, random({3, 5}).transpose(0, 1)})
-    for (const Tensor& where_ : {indices, indices.transpose(0, 1), indices.slice(1, 0, 3, 2)}) {
-      const auto result = gradcheck(
-          [](const Inputs& v) { return square(nn::embedding(v[1], v[0])); }, {weight, where_});
-      EXPECT_TRUE(result) << result.message;
-    }
-  EXPECT_EQ(to_vector(nn::embedding(tensor({1}, {.dtype = int64}).select(0, 0), table)),
-            to_vector(table.select(0, 1)));
   EXPECT_THROW(nn::embedding(tensor({5}, {.dtype = int64}), table), ValueError);
   EXPECT_THROW(nn::embedding(tensor({-1}, {.dtype = int64}), table), ValueError);
   EXPECT_THROW(nn::embedding(tensor({1}), table), DTypeError);
-  EXPECT_THROW(nn::embedding(indices, zeros({3})), ShapeError);
+  EXPECT_THROW(nn::embedding(tensor({1}, {.dtype = int64}), zeros({3})), ShapeError);
 }
 
 TEST(Embedding, SumsLowPrecisionGradientsInFloat32) {

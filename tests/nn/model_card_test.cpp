@@ -14,6 +14,7 @@ namespace tutti {
 namespace {
 
 using test::expect_contains;
+using test::expect_error;
 using test::message_of;
 
 nn::ModelCard example() {
@@ -74,8 +75,7 @@ TEST(ModelCard, EveryKeyIsTheNameOfAFieldAndIsNeeded) {
   for (const auto& [key, value] : metadata) {
     Metadata fewer = metadata;
     fewer.erase(key);
-    expect_contains(message_of<CheckpointError>([&] { nn::ModelCard::from_metadata(fewer); }),
-                    {"'" + key + "'"});
+    expect_error<CheckpointError>([&] { nn::ModelCard::from_metadata(fewer); }, {"'" + key + "'"});
   }
 }
 
@@ -128,14 +128,14 @@ TEST(ModelCard, AWrongValueIsNamedWithWhatWasExpected) {
 TEST(ModelCard, ThatDoesNotFitTogetherIsNotWritten) {
   nn::ModelCard card = example();
   card.std.pop_back();
-  expect_contains(message_of<ValueError>([&] { card.to_metadata(); }), {"'std'", "3", "got 2"});
+  expect_error<ValueError>([&] { card.to_metadata(); }, {"'std'", "3", "got 2"});
   card = example();
   card.class_names[1] = "\xff";
-  expect_contains(message_of<ValueError>([&] { card.to_metadata(); }), {"'class_names'", "UTF-8"});
+  expect_error<ValueError>([&] { card.to_metadata(); }, {"'class_names'", "UTF-8"});
   card = example();
   card.mean[0] = NAN;
-  expect_contains(message_of<ValueError>([&] { card.to_metadata(); }), {"'mean'", "finite"});
-  expect_contains(message_of<ValueError>([] { nn::ModelCard().to_metadata(); }), {"'model'"});
+  expect_error<ValueError>([&] { card.to_metadata(); }, {"'mean'", "finite"});
+  expect_error<ValueError>([] { nn::ModelCard().to_metadata(); }, {"'model'"});
 }
 
 }  // namespace

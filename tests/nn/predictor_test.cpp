@@ -17,6 +17,7 @@ namespace tutti {
 namespace {
 
 using test::expect_contains;
+using test::expect_error;
 using test::message_of;
 
 nn::ModelCard card_of(std::int64_t classes = 4) {
@@ -161,42 +162,34 @@ TEST(Predictor, AFileThatDoesNotFitIsNamedWithTheReason) {
   expect_contains(error(state, grey), {"'channels' is 1", "conv1.weight", "(16, 3, 3, 3)"});
   expect_contains(error({}, card_of().to_metadata()), {"'conv1.weight'", "none"});
   expect_contains(error(state, changed("model", "resnet32")), {"layer1.3.conv1.weight", "missing"});
-  expect_contains(
-      message_of<CheckpointError>([] { const nn::Predictor predictor("no/such.safetensors"); }),
-      {"no/such.safetensors"});
+  expect_error<CheckpointError>([] { const nn::Predictor predictor("no/such.safetensors"); },
+                                {"no/such.safetensors"});
 }
 
 TEST(Predictor, WrongCallsSayWhatWasExpected) {
   const nn::Predictor plain(trained_network(), card_of());
-  expect_contains(message_of<ShapeError>([&] {
-                    plain.logits(randn({2, 1, 12, 12}));
-                  }),
-                  {"(N, 3, H, W)", "(2, 1, 12, 12)"});
-  expect_contains(message_of<ShapeError>([&] {
-                    plain.logits(randn({3, 12, 12}));
-                  }),
-                  {"(3, 12, 12)"});
-  expect_contains(message_of<ValueError>([&] { plain.classify(picture()); }), {"preprocess"});
+  expect_error<ShapeError>(
+      [&] {
+        plain.logits(randn({2, 1, 12, 12}));
+      },
+      {"(N, 3, H, W)", "(2, 1, 12, 12)"});
+  expect_error<ShapeError>([&] { plain.logits(randn({3, 12, 12})); }, {"(3, 12, 12)"});
+  expect_error<ValueError>([&] { plain.classify(picture()); }, {"preprocess"});
 
   const nn::Predictor predictor(trained_network(), card_of(), {.preprocess = preprocess});
-  expect_contains(message_of<ValueError>([&] { predictor.classify(picture(), 0); }), {"got 0"});
-  expect_contains(message_of<ShapeError>([&] { predictor.classify(picture(13)); }),
-                  {"(3, 12, 12)", "(3, 13, 13)"});
+  expect_error<ValueError>([&] { predictor.classify(picture(), 0); }, {"got 0"});
+  expect_error<ShapeError>([&] { predictor.classify(picture(13)); },
+                           {"(3, 12, 12)", "(3, 13, 13)"});
   const nn::Predictor nan(trained_network(), card_of(),
                           {.preprocess = [](const Tensor&, const nn::ModelCard&) {
                             return full({3, 12, 12}, NAN);
                           }});
-  expect_contains(message_of<Error>([&] { nan.classify(picture()); }), {"NaN"});
+  expect_error<Error>([&] { nan.classify(picture()); }, {"NaN"});
 
   const nn::Predictor other(trained_network(7), card_of());
-  expect_contains(message_of<ShapeError>([&] {
-                    other.logits(randn({2, 3, 12, 12}));
-                  }),
-                  {"(2, 4)", "(2, 7)"});
-  expect_contains(message_of<ValueError>([&] { nn::Predictor(nullptr, card_of()); }), {"null"});
-  expect_contains(
-      message_of<ValueError>([&] { nn::Predictor(trained_network(), nn::ModelCard()); }),
-      {"'model'"});
+  expect_error<ShapeError>([&] { other.logits(randn({2, 3, 12, 12})); }, {"(2, 4)", "(2, 7)"});
+  expect_error<ValueError>([&] { nn::Predictor(nullptr, card_of()); }, {"null"});
+  expect_error<ValueError>([&] { nn::Predictor(trained_network(), nn::ModelCard()); }, {"'model'"});
 }
 
 }  // namespace

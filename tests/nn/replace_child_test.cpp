@@ -1,5 +1,7 @@
 // Tests of replacing a child of a module by name: what follows the replacement, what is refused,
 // and ModuleList.
+#include "distributed/messages.h"
+
 #include <tutti/autograd/functions.h>
 #include <tutti/nn/identity.h>
 #include <tutti/nn/linear.h>
@@ -13,6 +15,7 @@ namespace tutti {
 namespace {
 
 using namespace nn;
+using test::expect_error;
 
 struct Model : Layer {
   Linear& body = add<Linear>("body", {.in = 3, .out = 4});
@@ -20,20 +23,6 @@ struct Model : Layer {
   Child<Linear> none;
   Tensor forward(const Tensor& x) override { return head(body(x)); }
 };
-
-template <class F>
-std::string refusal(const F& f) {
-  try {
-    f();
-  } catch (const ValueError& error) {
-    return error.what();
-  }
-  return "no ValueError";
-}
-
-void expect_text(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << text;
-}
 
 TEST(ReplaceChild, TheNewHeadRunsAndIsListedUnderTheOldName) {
   Model net;
@@ -57,34 +46,35 @@ TEST(ReplaceChild, AnyLayerMayTakeThePlaceButNotBeUsedAsAnotherClass) {
   const Tensor x = randn({5, 3});
   EXPECT_EQ(to_vector(net(x)), to_vector(net.body(x)));
   EXPECT_EQ(&net.head.layer(), &net.child("head"));
-  expect_text(refusal([&] { return net.head->weight; }), "child 'head' is a Identity");
-  expect_text(refusal([&] { return net.child<Linear>("head").weight; }), "Identity");
-  expect_text(refusal([&] { net.replace_child("head", std::make_shared<ModuleList>()); }),
-              "expected a Layer in the place of child 'head', got a ModuleList");
+  expect_error<ValueError>([&] { return net.head->weight; }, {"child 'head' is a Identity"});
+  expect_error<ValueError>([&] { return net.child<Linear>("head").weight; }, {"Identity"});
+  expect_error<ValueError>([&] { net.replace_child("head", std::make_shared<ModuleList>()); },
+                           {"expected a Layer in the place of child 'head', got a ModuleList"});
 }
 
 TEST(ReplaceChild, AChildThatIsHeldByReferenceIsRefused) {
   Model net;
   const Module* const before = &net.child("body");
-  expect_text(refusal([&] { net.replace_child("body", std::make_shared<Identity>()); }),
-              "Model: child 'body' (Linear) cannot be replaced");
+  expect_error<ValueError>([&] { net.replace_child("body", std::make_shared<Identity>()); },
+                           {"Model: child 'body' (Linear) cannot be replaced"});
   EXPECT_EQ(&net.child("body"), before);
   ResNet resnet({.depth = 18});
   for (const char* path : {"conv1", "layer1", "layer2.0.bn1", "layer2.0.downsample.1"})
-    expect_text(refusal([&] { resnet.replace_child(path, std::make_shared<Identity>()); }),
-                "cannot be replaced");
+    expect_error<ValueError>([&] { resnet.replace_child(path, std::make_shared<Identity>()); },
+                             {"cannot be replaced"});
 }
 
 TEST(ReplaceChild, WhatDoesNotFitIsRefusedAndNothingChanges) {
   const auto outer = std::make_shared<Sequential>();
   auto& inner = outer->append<Sequential>();
   inner.append<Identity>();
-  expect_text(refusal([&] { outer->replace_child("0.0", nullptr); }), "null pointer");
-  expect_text(refusal([&] { outer->replace_child("0.0", outer); }), "contains this module");
-  expect_text(refusal([&] { outer->replace_child("0.1", std::make_shared<Identity>()); }),
-              "Sequential '0': expected the name of one of its children (0), got '1'");
-  expect_text(refusal([&] { outer->child("0.0.x"); }), "(it has none), got 'x'");
-  expect_text(refusal([&] { outer->child(""); }), "got ''");
+  expect_error<ValueError>([&] { outer->replace_child("0.0", nullptr); }, {"null pointer"});
+  expect_error<ValueError>([&] { outer->replace_child("0.0", outer); }, {"contains this module"});
+  expect_error<ValueError>(
+      [&] { outer->replace_child("0.1", std::make_shared<Identity>()); },
+      {"Sequential '0': expected the name of one of its children (0), got '1'"});
+  expect_error<ValueError>([&] { outer->child("0.0.x"); }, {"(it has none), got 'x'"});
+  expect_error<ValueError>([&] { outer->child(""); }, {"got ''"});
   EXPECT_EQ(outer->child("0.0").type_name(), "Identity");
 }
 
@@ -141,7 +131,8 @@ TEST(ModuleList, NamesItsModulesByTheirIndex) {
   EXPECT_EQ(to_vector(net(x)), to_vector(blocks[0](blocks[1](blocks[2](x)))));
   net.replace_child("blocks.1", std::make_shared<Identity>());
   EXPECT_EQ(to_vector(net(x)), to_vector(blocks[0](blocks[2](x))));
-  expect_text(refusal([&] { blocks[3]; }), "ModuleList 'blocks': expected the name of one of");
+  expect_error<ValueError>([&] { blocks[3]; },
+                           {"ModuleList 'blocks': expected the name of one of"});
 }
 
 TEST(ModuleList, TakesExistingModulesOfAnyKind) {
@@ -149,7 +140,7 @@ TEST(ModuleList, TakesExistingModulesOfAnyKind) {
   const ModuleList list{linear, std::make_shared<ModuleList>()};
   EXPECT_EQ(list.size(), 2);
   EXPECT_EQ(&list[0], linear.get());
-  expect_text(refusal([&] { list[1]; }), "child '1' is a ModuleList");
+  expect_error<ValueError>([&] { list[1]; }, {"child '1' is a ModuleList"});
 }
 
 }  // namespace

@@ -19,8 +19,7 @@ namespace tutti {
 namespace {
 
 using namespace nn;
-using test::expect_contains;
-using test::message_of;
+using test::expect_error;
 
 void turn_dropout_off(Module& module) {
   module.apply([](Module& each) {
@@ -146,11 +145,13 @@ TEST(Segmentation, TheLossIsThatOfBothHeads) {
 }
 
 TEST(Segmentation, Errors) {
-  expect_contains(message_of<ValueError>([] { FCN net({.depth = 18}); }),
-                  {"replace_stride_with_dilation needs bottlenecks, which depth 18 has not"});
+  expect_error<ValueError>(
+      [] { FCN net({.depth = 18}); },
+      {"replace_stride_with_dilation needs bottlenecks, which depth 18 has not"});
   EXPECT_THROW(FCN({.classes = 0}), ValueError);
-  expect_contains(message_of<ValueError>([] { segmentation_network("fcn_resnet18"); }),
-                  {"expected fcn_resnet50, fcn_resnet101, deeplabv3_resnet50 or ", "fcn_resnet18"});
+  expect_error<ValueError>(
+      [] { segmentation_network("fcn_resnet18"); },
+      {"expected fcn_resnet50, fcn_resnet101, deeplabv3_resnet50 or ", "fcn_resnet18"});
 }
 
 // The average over one image is one value for each channel. PyTorch's BatchNorm throws for it.

@@ -40,7 +40,8 @@ void expect_formula(const typename Method::Options& options, std::size_t state_c
     }
     method.step();
     for (std::size_t k = 0; k < p.size(); ++k)
-      ASSERT_LT(distance(p[k].detach(), tensor(expected[k], p[k].shape(), {float64})), 1e-13)
+      ASSERT_LT(test::relative_error(p[k].detach(), tensor(expected[k], p[k].shape(), {float64})),
+                1e-13)
           << "parameter " << k << ", step " << step;
   }
 }

@@ -2,13 +2,14 @@
 // runs one of our optimizers along them.
 #pragma once
 
+#include "kernels/compare.h"
+
 #include <tutti/core/create.h>
 #include <tutti/core/state_dict.h>
 #include <tutti/optim/optimizer.h>
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <string>
 #include <vector>
 
@@ -19,17 +20,6 @@ inline Tensor fixture(const std::string& name) {
   for (const auto& [key, tensor] : all)
     if (key == name) return tensor;
   throw std::out_of_range("no fixture " + name);
-}
-
-/// Returns |a - b| / |b|, and 1 if a has a NaN.
-inline double distance(const Tensor& a, const Tensor& b) {
-  const std::vector<double> x = to_vector(a), y = to_vector(b);
-  EXPECT_EQ(x.size(), y.size());
-  double gap = 0, size = 0;
-  for (std::size_t i = 0; i < y.size(); ++i)
-    gap += (x[i] - y[i]) * (x[i] - y[i]), size += y[i] * y[i];
-  const double result = std::sqrt(gap) / std::sqrt(size);
-  return std::isfinite(result) ? result : 1;
 }
 
 /// Returns the two parameters from which every trajectory starts.
@@ -60,9 +50,9 @@ inline void expect_trajectory(const std::string& name, optim::Optimizer& optimiz
     give_gradients(parameters, step, skip);
     optimizer.step();
     for (std::size_t k = 0; k < parameters.size(); ++k)
-      ASSERT_LT(
-          distance(parameters[k].detach(), fixture(name + "." + std::to_string(k)).select(0, step)),
-          tolerance)
+      ASSERT_LT(test::relative_error(parameters[k].detach(),
+                                     fixture(name + "." + std::to_string(k)).select(0, step)),
+                tolerance)
           << name << ", parameter " << k << ", step " << step;
   }
 }
