@@ -40,7 +40,7 @@ class IdxFiles : public ::testing::Test {
       std::ofstream(folder_ + "/" + name, std::ios::binary) << bytes;
     }
   }
-  // Expects an error of one line that names the file and contains `what`.
+  // Expects an error of one line that names the file, its path at most once, and contains `what`.
   void expect_error(const std::string& file, const std::string& what) {
     try {
       load_idx(folder_, "train");
@@ -48,6 +48,8 @@ class IdxFiles : public ::testing::Test {
     } catch (const DataError& error) {
       const std::string message = error.what();
       EXPECT_NE(message.find(file), std::string::npos) << message;
+      const std::string path = folder_ + "/" + file;
+      EXPECT_EQ(message.find(path), message.rfind(path)) << message;
       EXPECT_NE(message.find(what), std::string::npos) << message;
       EXPECT_EQ(message.find('\n'), std::string::npos) << message;
     }
