@@ -95,11 +95,15 @@ std::string read_header_text(const Source& source) {
   if (source.bytes() < sizeof length)
     fail<CheckpointError>("{} bytes are too few for a safetensors file", source.bytes());
   source.read(&length, 0, sizeof length);
-  if ((length & 0xffff'ffff) == 0x0403'4b50)  // "PK\3\4"
+  const bool is_too_long = length > safetensors::max_header_bytes ||
+                           length > source.bytes() - sizeof length;
+  const bool is_zip = (length & 0xffff'ffff) == 0x0403'4b50;   // "PK\3\4"
+  if (is_zip || (is_too_long && (length & 0xffff) == 0x0280))  // a pickle of protocol 2
     fail<CheckpointError>(
-        "is a zip archive, as torch.save() writes, not a safetensors file; convert it with "
-        "examples/import_torchvision.py or safetensors.torch.save_file()");
-  if (length > safetensors::max_header_bytes || length > source.bytes() - sizeof length)
+        "is a {}, as torch.save() writes, not a safetensors file; convert it with "
+        "examples/import_torchvision.py or safetensors.torch.save_file()",
+        is_zip ? "zip archive" : "pickle");
+  if (is_too_long)
     fail<CheckpointError>(
         "claims a header of {} bytes in a file of {}: truncated, or not a safetensors file", length,
         source.bytes());

@@ -28,7 +28,8 @@ std::string mismatches_to_string(const std::vector<std::string>& problems, const
                                  bool strict) {
   std::string text =
       first_lines(problems, "that do not fit", [](const auto& line) { return line; });
-  if (!strict) return text;
+  if (!strict)
+    return text.empty() ? text : text + "\nload_fitting() leaves out what has another shape";
   for (const auto& [kind, names] :
        {std::pair{"missing", &report.missing}, {"unexpected", &report.unexpected}})
     text += first_lines(*names, kind, [why = kind](const std::string& name) {

@@ -81,6 +81,12 @@ ResNet::Options checked(ResNet::Options options) {
   return options;
 }
 
+Conv2d::Options first_convolution(const ResNet::Options& o) {
+  if (architecture_of(o.depth).small_images)
+    return {.in = o.channels, .out = 16, .kernel = 3, .padding = 1, .bias = false};
+  return {.in = o.channels, .out = 64, .kernel = 7, .stride = 2, .padding = 3, .bias = false};
+}
+
 // Returns the number of channels of a bottleneck's 3x3 convolution. The limit keeps it, and the
 // 4 * width channels of the output, within 64 bits.
 std::int64_t inner(const Bottleneck::Options& o) {
@@ -126,8 +132,8 @@ Tensor pad_shortcut(const Tensor& x, std::int64_t channels, std::int64_t stride)
 // ---- Blocks.
 
 Projection::Projection(const Options& o)
-    : conv(add<Conv2d>("0",
-                       {.in = o.in, .out = o.out, .kernel = 1, .stride = o.stride, .bias = false})),
+    : conv(add_replaceable<Conv2d>(
+          "0", {.in = o.in, .out = o.out, .kernel = 1, .stride = o.stride, .bias = false})),
       bn(add<BatchNorm2d>("1", {.channels = o.out})) {}
 
 std::vector<Module::ConsecutiveChildren> Projection::consecutive_children() const {
@@ -137,15 +143,15 @@ std::vector<Module::ConsecutiveChildren> Projection::consecutive_children() cons
 
 BasicBlock::BasicBlock(const Options& o)
     : options_(o),
-      conv1(add<Conv2d>("conv1", {.in = o.in,
-                                  .out = o.out,
-                                  .kernel = 3,
-                                  .stride = o.stride,
-                                  .padding = 1,
-                                  .bias = false})),
+      conv1(add_replaceable<Conv2d>("conv1", {.in = o.in,
+                                              .out = o.out,
+                                              .kernel = 3,
+                                              .stride = o.stride,
+                                              .padding = 1,
+                                              .bias = false})),
       bn1(add<BatchNorm2d>("bn1", {.channels = o.out})),
-      conv2(add<Conv2d>("conv2",
-                        {.in = o.out, .out = o.out, .kernel = 3, .padding = 1, .bias = false})),
+      conv2(add_replaceable<Conv2d>(
+          "conv2", {.in = o.out, .out = o.out, .kernel = 3, .padding = 1, .bias = false})),
       bn2(add<BatchNorm2d>("bn2", {.channels = o.out})) {
   if (o.project && (o.stride != 1 || o.in != o.out))
     downsample = &add<Projection>("downsample", {.in = o.in, .out = o.out, .stride = o.stride});
@@ -166,18 +172,20 @@ std::vector<Module::ConsecutiveChildren> BasicBlock::consecutive_children() cons
 }
 
 Bottleneck::Bottleneck(const Options& o)
-    : conv1(add<Conv2d>("conv1", {.in = o.in, .out = inner(o), .kernel = 1, .bias = false})),
+    : conv1(add_replaceable<Conv2d>("conv1",
+                                    {.in = o.in, .out = inner(o), .kernel = 1, .bias = false})),
       bn1(add<BatchNorm2d>("bn1", {.channels = inner(o)})),
-      conv2(add<Conv2d>("conv2", {.in = inner(o),
-                                  .out = inner(o),
-                                  .kernel = 3,
-                                  .stride = o.stride,
-                                  .padding = o.dilation,
-                                  .dilation = o.dilation,
-                                  .groups = o.groups,
-                                  .bias = false})),
+      conv2(add_replaceable<Conv2d>("conv2", {.in = inner(o),
+                                              .out = inner(o),
+                                              .kernel = 3,
+                                              .stride = o.stride,
+                                              .padding = o.dilation,
+                                              .dilation = o.dilation,
+                                              .groups = o.groups,
+                                              .bias = false})),
       bn2(add<BatchNorm2d>("bn2", {.channels = inner(o)})),
-      conv3(add<Conv2d>("conv3", {.in = inner(o), .out = 4 * o.width, .kernel = 1, .bias = false})),
+      conv3(add_replaceable<Conv2d>(
+          "conv3", {.in = inner(o), .out = 4 * o.width, .kernel = 1, .bias = false})),
       bn3(add<BatchNorm2d>("bn3", {.channels = 4 * o.width})) {
   if (o.stride != 1 || o.in != 4 * o.width)
     downsample =
@@ -198,23 +206,12 @@ std::vector<Module::ConsecutiveChildren> Bottleneck::consecutive_children() cons
 
 ResNet::ResNet(const Options& options)
     : options_(checked(options)),
-      conv1(add<Conv2d>("conv1", architecture_of(options.depth).small_images
-                                     ? Conv2d::Options{.in = options.channels,
-                                                       .out = 16,
-                                                       .kernel = 3,
-                                                       .padding = 1,
-                                                       .bias = false}
-                                     : Conv2d::Options{.in = options.channels,
-                                                       .out = 64,
-                                                       .kernel = 7,
-                                                       .stride = 2,
-                                                       .padding = 3,
-                                                       .bias = false})),
-      bn1(add<BatchNorm2d>("bn1", {.channels = conv1.options().out})) {
+      conv1(add_replaceable<Conv2d>("conv1", first_convolution(options_))),
+      bn1(add<BatchNorm2d>("bn1", {.channels = conv1->options().out})) {
   const Architecture& architecture = architecture_of(options.depth);
   if (!architecture.small_images)
     maxpool = add_replaceable<MaxPool2d>("maxpool", {.kernel = 3, .stride = 2, .padding = 1});
-  std::int64_t in = conv1.options().out, width = in, dilation = 1;
+  std::int64_t in = conv1->options().out, width = in, dilation = 1;
   for (std::size_t stage = 0; stage < architecture.blocks.size(); ++stage, width *= 2) {
     auto& blocks = add<Sequential>("layer" + std::to_string(stage + 1));
     stages.push_back(&blocks);

@@ -26,7 +26,7 @@ class Projection : public Sequential {
   /// Returns no pair in a derived class, like that of every class here (see Sequential).
   std::vector<ConsecutiveChildren> consecutive_children() const override;
 
-  Conv2d& conv;
+  Child<Conv2d> conv;
   BatchNorm2d& bn;
 };
 
@@ -50,9 +50,9 @@ class BasicBlock : public Layer {
   Options options_;
 
  public:
-  Conv2d& conv1;
+  Child<Conv2d> conv1;
   BatchNorm2d& bn1;
-  Conv2d& conv2;
+  Child<Conv2d> conv2;
   BatchNorm2d& bn2;
   /// Null if the shortcut has no parameters.
   Projection* downsample = nullptr;
@@ -76,11 +76,11 @@ class Bottleneck : public Layer {
   Tensor forward(const Tensor& x) override;
   std::vector<ConsecutiveChildren> consecutive_children() const override;
 
-  Conv2d& conv1;
+  Child<Conv2d> conv1;
   BatchNorm2d& bn1;
-  Conv2d& conv2;
+  Child<Conv2d> conv2;
   BatchNorm2d& bn2;
-  Conv2d& conv3;
+  Child<Conv2d> conv3;
   BatchNorm2d& bn3;
   Projection* downsample = nullptr;
 };
@@ -122,7 +122,7 @@ class ResNet : public Layer {
   Options options_;
 
  public:
-  Conv2d& conv1;
+  Child<Conv2d> conv1;
   BatchNorm2d& bn1;
   /// Null in networks for small images.
   Child<MaxPool2d> maxpool;

@@ -47,24 +47,26 @@ std::string quote(std::string_view argument) {
   return quoted + "'";
 }
 
-// The launcher's own arguments, such as host files, are not known to its processes.
+// Returns the launcher's part of a command line, which is empty where no launcher was used.
 std::string launcher_of(int processes) {
-  if (processes == 1) return {};
-  return std::getenv("OMPI_COMM_WORLD_SIZE")
-             ? fmt::format("mpirun -n {} ", processes)
-             : fmt::format("(with the same launcher, {} processes) ", processes);
+  if (std::getenv("OMPI_COMM_WORLD_SIZE")) return fmt::format("mpirun -n {} ", processes);
+  return processes == 1 ? "" : fmt::format("(with the same launcher, {} processes) ", processes);
 }
 
 // Returns the program's own command line with --resume and without --overwrite, quoted for a shell.
-// Of several `processes` it says how to start them again, too.
+// Of processes of a launcher it says how to start them again, too. The launcher's other arguments,
+// such as host files, are not known to its processes.
 std::string resume_command(int argc, const char* const* argv, int processes) {
-  std::string command = launcher_of(processes);
+  const std::string launcher = launcher_of(processes);
+  std::string command = launcher;
   for (int i = 0; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "--resume" || argument == "--overwrite") continue;
     command += quote(argument) + " ";
   }
-  return command + "--resume";
+  command += "--resume";
+  return launcher.empty() ? command
+                          : command + "  (and the launcher's other flags, such as --hostfile)";
 }
 
 // The trace of a run (--trace). Every process records a Profile, and rank 0 joins them into one
@@ -258,9 +260,7 @@ int run(int argc, char** argv, Task task, const ProcessGroup& world) {
   if (!is_stopped) return exit_success;
   // A launcher that sees the first rank end may send a signal to the others.
   distributed::ignore_stop_signals();
-  if (world.rank() == 0)
-    fmt::print("go on with  {}{}\n", resume_command(argc, argv, world.size()),
-               world.size() > 1 ? "  (and the launcher's other flags, such as --hostfile)" : "");
+  if (world.rank() == 0) fmt::print("go on with  {}\n", resume_command(argc, argv, world.size()));
   return exit_stopped;
 }
 

@@ -40,10 +40,12 @@ class IdxFiles : public ::testing::Test {
       std::ofstream(folder_ + "/" + name, std::ios::binary) << bytes;
     }
   }
-  // Expects an error of one line that names the file and contains `what`.
+  // Expects an error of one line that names the file, its path at most once, and contains `what`.
   void expect_error(const std::string& file, const std::string& what) {
     const std::string message = test::message_of<DataError>([&] { load_idx(folder_, "train"); });
     test::expect_contains(message, {file, what});
+    const std::string path = folder_ + "/" + file;
+    EXPECT_EQ(message.find(path), message.rfind(path)) << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
 

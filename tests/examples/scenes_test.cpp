@@ -120,7 +120,7 @@ TEST_F(Segmentation, ABackboneTakesWeightsOfAResNetAndHasARateOfItsOwn) {
   save_safetensors(options_.weights, resnet->state_dict());
   expect_contains(load_weights(options_, data_, *net), {"for the backbone"});
   const auto& backbone = dynamic_cast<nn::SegmentationNetwork&>(*net).backbone;
-  EXPECT_EQ(to_vector(backbone.conv1.weight), to_vector(resnet->conv1.weight));
+  EXPECT_EQ(to_vector(backbone.conv1->weight), to_vector(resnet->conv1->weight));
 
   const std::size_t of_backbone = trained_in_backbone(*net);
   EXPECT_EQ(of_backbone, resnet->parameters().size() - 2);  // without the head

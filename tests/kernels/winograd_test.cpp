@@ -5,6 +5,7 @@
 #include <tutti/kernels/cpu/reference.h>
 #include <tutti/kernels/cpu/winograd.h>
 #include <tutti/kernels/kernels.h>
+#include <tutti/nn/functional/conv.h>
 
 #include <gtest/gtest.h>
 
@@ -118,6 +119,35 @@ TEST(Winograd, TheConvolutionThatCallsItKeepsNanInItsWindows) {
     for (std::int64_t column = 6; column < 13; ++column)
       EXPECT_EQ(has_nan(row, column), std::abs(row - 9) <= 1 && std::abs(column - 9) <= 1)
           << row << ", " << column;
+}
+
+// Beside an input of 1,000 an output whose window does not contain it keeps the error of a direct
+// sum, relative to the root mean square of such outputs. Winograd's algorithm is off by 1e-4 there.
+TEST(Winograd, ExactConvolutionsAreDirectSumsBesideAnOutlier) {
+  const Problem p(1, 64, 64, 28, 28, 1);
+  p.x.slice(1, 3, 4).slice(2, 13, 14).slice(3, 13, 14).fill_(1000);
+  const auto far_outputs = [&](DType dtype) {
+    const Tensor y = nn::conv2d(p.x.to(dtype), p.w.to(dtype), {}, {.padding = {1}});
+    y.slice(2, 12, 15).slice(3, 12, 15).fill_(0);
+    return to_vector(y);
+  };
+  const Tensor y = poisoned(p.dy.shape(), float32, last);
+  ASSERT_FALSE(nn::exact_convolutions());
+  ASSERT_TRUE(winograd::is_faster(p.x, p.w, y, p.options));
+  nn::set_exact_convolutions();
+  const bool is_chosen = winograd::is_faster(p.x, p.w, y, p.options);
+  const std::vector<double> direct = far_outputs(float32);
+  nn::set_exact_convolutions(false);
+  EXPECT_FALSE(is_chosen);
+  EXPECT_TRUE(winograd::is_faster(p.x, p.w, y, p.options));
+
+  const std::vector<double> expected = far_outputs(float64);
+  double largest = 0, squares = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    largest = std::max(largest, std::abs(direct[i] - expected[i]));
+    squares += expected[i] * expected[i];
+  }
+  EXPECT_LE(largest, 1e-5 * std::sqrt(squares / static_cast<double>(expected.size())));
 }
 
 }  // namespace

@@ -37,6 +37,13 @@ wait_for_end
 cmp "$folder/whole/model.safetensors" "$folder/parts/model.safetensors" || fail "the weights differ"
 cmp <(losses whole) <(losses parts) || fail "the losses differ"
 
+# A job of one process is started by mpirun again, too.
+ranks=1 start single single
+wait_for_rows single 1
+kill -TERM "$(cat "$folder/process.0")"
+wait_for_end
+grep -q 'go on with  mpirun -n 1 .*--resume' "$folder/single.log" || fail "it does not say how to go on with one process"
+
 # A step of so large a batch takes much longer than the time between the two signals.
 arguments=(--dataset synthetic --threads 1 --batch-size 2048)
 start twice twice

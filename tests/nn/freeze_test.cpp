@@ -63,7 +63,7 @@ TEST(Freeze, ABatchNormIsFrozenAsAWhole) {
     nn::ResNet net({.depth = 20});
     EXPECT_EQ(nn::freeze(net, pattern), (Paths{"bn1.weight", "bn1.bias"})) << pattern;
     EXPECT_TRUE(net.bn1.is_frozen());
-    EXPECT_TRUE(net.conv1.weight.requires_grad());
+    EXPECT_TRUE(net.conv1->weight.requires_grad());
   }
 }
 

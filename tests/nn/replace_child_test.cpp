@@ -59,7 +59,7 @@ TEST(ReplaceChild, AChildThatIsHeldByReferenceIsRefused) {
                            {"Model: child 'body' (Linear) cannot be replaced"});
   EXPECT_EQ(&net.child("body"), before);
   ResNet resnet({.depth = 18});
-  for (const char* path : {"conv1", "layer1", "layer2.0.bn1", "layer2.0.downsample.1"})
+  for (const char* path : {"bn1", "layer1", "layer2.0.bn1", "layer2.0.downsample.1"})
     expect_error<ValueError>([&] { resnet.replace_child(path, std::make_shared<Identity>()); },
                              {"cannot be replaced"});
 }
@@ -108,6 +108,26 @@ TEST(ReplaceChild, AResNetGetsAnotherHead) {
   EXPECT_TRUE(net.fc->weight.grad().defined());
   net.replace_child("fc", std::make_shared<Identity>());
   EXPECT_EQ(net(x).shape(), (Shape{2, 64}));
+}
+
+TEST(ReplaceChild, AResNetGetsOtherConvolutions) {
+  for (const std::int64_t depth : {18, 50}) {  // both kinds of blocks
+    ResNet net({.depth = depth, .classes = 3});
+    const Tensor x = randn({2, 3, 32, 32});
+    int count = 0;
+    for (const auto& [path, module] : net.named_modules()) {
+      const auto* const old = dynamic_cast<const Conv2d*>(module);
+      if (!old) continue;
+      const auto conv = std::make_shared<Conv2d>(old->options());
+      conv->weight.detach().zero_();
+      net.replace_child(path, conv);
+      EXPECT_EQ(&net.child(path), conv.get());
+      ++count;
+    }
+    EXPECT_EQ(count, depth == 18 ? 20 : 53);
+    net.eval();
+    EXPECT_EQ(to_vector(net(x)), to_vector(net(zeros_like(x)))) << "the new weights are zeros";
+  }
 }
 
 // Runs its layers from the last to the first.

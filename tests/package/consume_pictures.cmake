@@ -43,6 +43,8 @@ run(COMMAND ${finetune} --cancel-second-after 5
 run(COMMAND ${classify} finetuned.safetensors ${images}/rgb.jpg ${images}/grey_16.png --top 2
     EXPECT "rgb\\.jpg\n  [01]\\.[0-9]+  wave [ABCD]\n  0\\.[0-9]+  wave [ABCD]\n[^ ]*grey_16\\.png\n")
 run(COMMAND ${classify} finetuned.safetensors ${images}/rgb.jpg --bf16 EXPECT "wave A" "wave B" "wave C" "wave D")
+run(COMMAND ${classify} finetuned.safetensors ${images}/rgb.jpg --top=1 EXPECT "rgb\\.jpg\n  0\\.[0-9]+  wave [ABCD]\n$")
+run(COMMAND ${classify} --help EXPECT "^usage: classify")
 
 # A folder of pictures, on top of the weights from above: the new head has two classes.
 foreach(class dog cat)

@@ -23,6 +23,11 @@ add_package_test(discarded COMMAND ${CMAKE_COMMAND} -DCOMPILER=${CMAKE_CXX_COMPI
 add_package_test(readme_program COMMAND ${CMAKE_COMMAND} -DREADME=${PROJECT_SOURCE_DIR}/README.md
                  -DPROGRAM=${PROJECT_SOURCE_DIR}/examples/minimal.cpp -P ${package}/readme_program.cmake)
 add_package_test(doc_snippets COMMAND ${PROJECT_SOURCE_DIR}/docs/snippets.sh)
+# The commands of the pages run, with the programs of this build.
+if(TUTTI_BUILD_EXAMPLES AND TUTTI_HAS_IMAGES AND TUTTI_HAS_MPI AND NOT TUTTI_SANITIZE AND NOT BUILD_SHARED_LIBS)
+  add_package_test(doc_commands COMMAND ${PROJECT_SOURCE_DIR}/docs/commands.sh ${PROJECT_BINARY_DIR})
+  set_tests_properties(package.doc_commands PROPERTIES PROCESSORS 2)
+endif()
 
 # Every public class and function has a comment that doxygen finds. Without doxygen the test counts as skipped.
 add_package_test(api_reference COMMAND ${PROJECT_SOURCE_DIR}/docs/api.sh --offline)
