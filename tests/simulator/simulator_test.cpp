@@ -222,6 +222,30 @@ void run_seeds(const std::vector<Layout>& layouts, int count) {
   }
 }
 
+// Errors of the last calls that poll, most of which are made at the exit, where no caller is left
+// that could catch them.
+TEST(Simulator, AnErrorOfMpiAtTheExitEndsTheJobWithALine) {
+  Layout layout{.host_sizes = {4}};
+  const Job sound = simulate_training(layout, 1);
+  int ended = 0;
+  for (const int rank : {0, 2})
+    for (int last = 0; last < 10; ++last) {
+      const Outcome& before = sound.ranks[static_cast<std::size_t>(rank)];
+      layout.fault = {.kind = Fault::Kind::error,
+                      .rank = rank,
+                      .at_poll = true,
+                      .call = before.calls[1] - last};
+      const Job job = simulate_training(layout, 1);
+      if (!job.was_ended) expect_success(job);
+      const std::string lines = job.ranks[static_cast<std::size_t>(rank)].lines;
+      EXPECT_EQ(job.was_ended, lines.starts_with(fmt::format(
+                                   "tutti: rank {} is exiting and ends the job: MPI_", rank)))
+          << lines << job.waits;
+      ended += job.was_ended;
+    }
+  EXPECT_GE(ended, 4);
+}
+
 TEST(Simulator, FaultsOnOneHost) { run_seeds({{{2}}, {{4}}, {{8}}}, 300); }
 
 TEST(Simulator, FaultsOnSeveralHosts) {
