@@ -115,7 +115,7 @@ void check(int code, const char* call) {
   char text[MPI_MAX_ERROR_STRING] = {};
   int length = 0;
   MPI_Error_string(code, text, &length);
-  fail<DistributedError>("{} failed: {}", call, text);
+  fail<DistributedError>("{} failed on rank {}: {}", call, process().rank.load(), text);
 }
 
 bool is_initialized() {
