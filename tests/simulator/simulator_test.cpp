@@ -187,8 +187,7 @@ void check_fault(const Job& job, const Layout& layout, const Job& sound) {
     EXPECT_TRUE(rank.has_exited || job.was_ended) << "rank " << r << " hangs" << job.waits;
     if (rank.state == Outcome::State::succeeded) {
       EXPECT_EQ(rank.result, sound.ranks[0].result) << "rank " << r;
-    } else if (rank.state == Outcome::State::failed && layout.host_sizes.size() == 1) {
-      // Between hosts three of the seeds get an error that names another rank.
+    } else if (rank.state == Outcome::State::failed) {
       EXPECT_TRUE(names_one(rank.error)) << "rank " << r << ": " << rank.error;
     }
   }

@@ -20,6 +20,7 @@ struct Process {
   std::optional<ProcessMark> mark = {};  ///< Of the process that uses MPI.
   std::atomic<bool> rank_is_missing{false};
   std::string failed_start = {};  ///< Why the latest barrier at the start failed: " because ...".
+  std::atomic<int> blocking_calls{0};  ///< That threads of this process are in (watchdog.h).
   /// The library's own threads hold this mutex shared while they call MPI. Finalising MPI locks it
   /// exclusively and never unlocks it.
   std::shared_timed_mutex usage = {};
