@@ -11,6 +11,9 @@ namespace {
 // How long a rank waits for the answers of those that are absent at its deadline.
 constexpr std::chrono::seconds answer_time{2};
 
+// How long after the deadline ranks are spared that wait in a call that blocks.
+constexpr std::chrono::seconds blocked_time{10};
+
 // How long a rank waits before it asks whether others have departed. It asks again after twice the
 // time, in the end after every `longest_silence`.
 constexpr std::chrono::milliseconds first_silence{250}, longest_silence{5000};
@@ -116,6 +119,7 @@ void World::handle(Notice notice) {
     auto& answer = std::get<StatusReply>(notice);
     if (answer.has_departed) note_departure(answer.rank, std::move(answer.latest_calls));
     else peers_[answer.rank].latest_calls = std::move(answer.latest_calls);
+    peers_[answer.rank].is_blocked = answer.is_blocked;
   }
 }
 
@@ -239,6 +243,9 @@ std::optional<Failure> World::verdict(const PendingCollective& pending, PendingS
     if (!has_asked(state, pending)) return {};
     add_silent_hosts(state, pending);
     if (state.missing.empty() && stalled_at < pending.patient_until()) return {};
+    if (stalled_at < pending.deadline().at + blocked_time &&
+        only_blocked_are_missing(state, pending.group()))
+      return {};
     why.what = absence(state, pending.deadline().timeout, pending.group().rank);
     why.what += all_latest_calls(ranks_to_describe(state), state, pending.group());
     if (pending.call().of_model) why.what += advice_for_one_rank;
@@ -287,6 +294,16 @@ void World::add_silent_hosts(PendingState& state, const PendingCollective& pendi
       state.missing.insert(state.missing.end(), host.begin(), host.end());
   }
   std::sort(state.missing.begin(), state.missing.end());
+}
+
+// Takes those out of the missing ranks that wait for others themselves, in a call that blocks: the
+// rank at fault is one of those. Returns whether no other rank is missing.
+bool World::only_blocked_are_missing(PendingState& state, const GroupInfo& group) const {
+  const auto blocked = std::erase_if(state.missing, [&](int rank) {
+    const auto found = peers_.find(group.world_ranks[static_cast<std::size_t>(rank)]);
+    return found != peers_.end() && found->second.latest_calls && found->second.is_blocked;
+  });
+  return blocked > 0 && state.missing.empty();
 }
 
 // Asks the missing ranks for their latest calls, unless that has been done just now or since the

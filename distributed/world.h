@@ -100,6 +100,7 @@ class World {
     int rank = 0;
     LatestCalls latest_calls = {};
     bool has_departed = false;  ///< It will issue no more.
+    bool is_blocked = false;    ///< It is in a call that ends its job if it waits too long there.
   };
   /// A notice from another rank.
   using Notice = std::variant<Failure, StatusRequest, StatusReply>;
@@ -202,6 +203,7 @@ class World {
     Clock::time_point asked_at = {};
     std::optional<LatestCalls> latest_calls = {};    // once the rank has answered
     std::optional<Clock::time_point> departed = {};  // since when that is known
+    bool is_blocked = false;                         // it has answered so
   };
   class Watcher;
   void set_failure(Failure failure);
@@ -217,6 +219,7 @@ class World {
   void add_departed(PendingState& state, const PendingCollective& pending,
                     Clock::time_point stalled_at) const;
   void add_silent_hosts(PendingState& state, const PendingCollective& pending) const;
+  bool only_blocked_are_missing(PendingState& state, const GroupInfo& group) const;
   bool has_asked(const PendingState& state, const PendingCollective& pending);
   std::optional<std::string> latest_calls(int rank, const PendingState& state,
                                           const GroupInfo& group) const;

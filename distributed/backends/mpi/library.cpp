@@ -82,7 +82,12 @@ void finalize_at_exit() {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   faults::inject(Fault::Moment::exit, rank, "world");
-  std::string absent = wait_for_all_at_exit(rank);
+  std::string absent;
+  try {
+    absent = wait_for_all_at_exit(rank);
+  } catch (const std::exception& error) {  // of MPI, which no caller is left to catch
+    absent = error.what();
+  }
   if (!process().rank_is_missing && absent.empty() && stop_mpi_use()) {
     process().latest_world.reset();
     const BlockingCall guard("MPI_Finalize", "all processes", process().timeout);
@@ -110,7 +115,7 @@ void check(int code, const char* call) {
   char text[MPI_MAX_ERROR_STRING] = {};
   int length = 0;
   MPI_Error_string(code, text, &length);
-  fail<DistributedError>("{} failed: {}", call, text);
+  fail<DistributedError>("{} failed on rank {}: {}", call, process().rank.load(), text);
 }
 
 bool is_initialized() {

@@ -19,6 +19,8 @@ struct Process {
   std::atomic<std::chrono::milliseconds> timeout{};
   std::optional<ProcessMark> mark = {};  ///< Of the process that uses MPI.
   std::atomic<bool> rank_is_missing{false};
+  std::string failed_start = {};  ///< Why the latest barrier at the start failed: " because ...".
+  std::atomic<int> blocking_calls{0};  ///< That threads of this process are in (watchdog.h).
   /// The library's own threads hold this mutex shared while they call MPI. Finalising MPI locks it
   /// exclusively and never unlocks it.
   std::shared_timed_mutex usage = {};
@@ -35,7 +37,8 @@ struct Process {
 /// objects. The simulator of tests/simulator, where ranks are threads, replaces this function.
 Process& process();
 
-/// Throws a DistributedError that says what `call` reported, unless `code` is MPI_SUCCESS.
+/// Throws a DistributedError that says what `call` reported on this rank, unless `code` is
+/// MPI_SUCCESS.
 void check(int code, const char* call);
 
 /// Initialises MPI where nobody has, and waits `options.timeout` for all processes to do so, but at

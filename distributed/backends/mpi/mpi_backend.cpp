@@ -94,7 +94,12 @@ class MpiBackend : public Backend {
     if (const auto failure = world()->poll()) throw_failure(*failure, call, info());
     record(call);
     auto exchange = std::make_unique<Exchange>(comms_, call);
-    exchange->post();
+    try {
+      exchange->post();
+    } catch (const std::exception& error) {  // of MPI: the others need not wait for this rank
+      world()->fail({.at = describe(call, info()), .what = error.what()});
+      world()->throw_if_failed(call, info());
+    }
     if (!exchange->is_whole()) return thread_->submit(std::move(exchange));
     auto work = std::make_shared<SmallCollective>(world(), std::move(exchange));
     world()->watch(work);
@@ -119,6 +124,7 @@ class MpiBackend : public Backend {
 void wait_for_all_to_start(const GroupInfo& info) {
   TimedBarrier barrier(TimedBarrier::Purpose::start);
   barrier.wait(Deadline::after(info.timeout));
+  process().failed_start = barrier.absent().empty() ? "" : " because " + barrier.absent();
   if (barrier.absent().empty()) return;
   CollectiveInfo where{
       .rank = info.rank, .world_size = info.size, .operation = "from_environment", .name = {}};
@@ -144,6 +150,7 @@ std::shared_ptr<Backend> make_world(const ProcessWorldOptions& options) {
   GroupInfo info{.group = "world", .backend = "mpi", .timeout = options.timeout};
   check(MPI_Comm_rank(MPI_COMM_WORLD, &info.rank), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &info.size), "MPI_Comm_size");
+  process().rank = info.rank;
   if (info.size < options.expected_size)
     fail<DistributedError>(
         "from_environment: {} processes were expected, but MPI sees {}; start them with this MPI's "

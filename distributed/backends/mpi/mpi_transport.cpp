@@ -34,6 +34,7 @@ void MpiTransport::send_status_request(int rank) {
 void MpiTransport::send_status_reply(int rank, const World::StatusReply& reply) {
   const auto message = message_of(Kind::status_reply, reply.latest_calls.text);
   message->flag = reply.has_departed;
+  message->blocked = process().blocking_calls > 0;
   for (std::size_t i = 0; i < reply.latest_calls.sequences.size(); ++i)
     message->latest[i] = {reply.latest_calls.sequences[i].first,
                           reply.latest_calls.sequences[i].second};
@@ -51,7 +52,8 @@ std::optional<World::Notice> MpiTransport::receive() {
     note_failure(failure);
     return failure;
   }
-  World::StatusReply reply{.rank = *from, .has_departed = incoming_.flag != 0};
+  World::StatusReply reply{
+      .rank = *from, .has_departed = incoming_.flag != 0, .is_blocked = incoming_.blocked != 0};
   reply.latest_calls.text = incoming_.what;
   for (const auto& [group, sequence] : incoming_.latest)
     if (group != 0) reply.latest_calls.sequences.emplace_back(group, sequence);
@@ -66,7 +68,7 @@ void MpiTransport::guard(const std::function<void()>& check) {
 std::shared_ptr<MpiTransport::Message> MpiTransport::message_of(Kind kind,
                                                                 const std::string& what) {
   const auto message = std::make_shared<Message>(
-      Message{.kind = kind, .flag = 0, .latest = {}, .at = {}, .what = {}});
+      Message{.kind = kind, .flag = 0, .blocked = 0, .latest = {}, .at = {}, .what = {}});
   std::memcpy(message->what, what.data(), std::min(what.size(), sizeof(message->what) - 1));
   return message;
 }

@@ -24,7 +24,8 @@ class MpiTransport : public World::Transport {
   enum class Kind : std::int32_t { failure, status_request, status_reply };
   struct Message {
     Kind kind;
-    std::int32_t flag;  // whether a failure is a timeout, or a rank has departed
+    std::int32_t flag;     // whether a failure is a timeout, or a rank has departed
+    std::int32_t blocked;  // whether the rank is in a call that blocks
     struct {
       std::uint64_t group;  // 0 behind the last
       std::int64_t sequence;

@@ -52,7 +52,8 @@ void TimedBarrier::collect() {
     decide(purpose_ == Purpose::start
                ? fmt::format("{} {} exiting instead", ranks_to_string(others),
                              others.size() == 1 ? "is" : "are")
-               : fmt::format("rank 0 is exiting, {} in from_environment", ranks_to_string(others)),
+               : fmt::format("rank 0 is exiting{}, {} in from_environment", process().failed_start,
+                             ranks_to_string(others)),
            false);
   else if (!gone.empty())
     decide(

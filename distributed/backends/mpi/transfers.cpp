@@ -15,8 +15,10 @@ using namespace std::chrono_literals;
 // Who names the cause first. A rank asks at its deadline the ranks of its host that it waits for,
 // and names those that have not answered two seconds later. Those that do answer wait for others
 // themselves. A second after that the ranks that wait for other hosts ask there, so a host where
-// one rank is silent is not called absent as a whole. Nobody waits longer than
-// `for_others_to_name`.
+// one rank is silent is not called absent as a whole. Where all answer, they have
+// `for_others_to_name`. Then those that are nearest to the rank at fault speak first, each a second
+// before the next: who waits for what a rank of its host gives, host 0, which asks all hosts, the
+// other hosts, who waits for what a rank of its host has got from others.
 constexpr auto before_asking_other_hosts = 3s, for_others_to_name = 10s;
 
 }  // namespace
@@ -89,6 +91,7 @@ Transfers::~Transfers() {
 }
 
 void Transfers::receive(void* to, std::size_t bytes, std::size_t index, Tag tag) {
+  awaits_result_ = tag != Tag::scatter;
   check(MPI_Irecv(to, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(index),
                   static_cast<int>(tag), comms_.host(), &add(comms_.layout().own_host()[index])),
         "MPI_Irecv");
@@ -123,9 +126,12 @@ MPI_Request& Transfers::add(int rank) {
 
 void Transfers::wait(bool patient) {
   deadline_ = exchange_.deadline();
-  patient_until_ = deadline_.at + for_others_to_name;
-  if (std::find(peers_.begin(), peers_.end(), other_hosts) != peers_.end())
-    deadline_.at += before_asking_other_hosts;
+  const bool asks_hosts = std::find(peers_.begin(), peers_.end(), other_hosts) != peers_.end();
+  patient_until_ = deadline_.at + for_others_to_name +
+                   (asks_hosts       ? (comms_.layout().host == 0 ? 1s : 2s)
+                    : awaits_result_ ? 3s
+                                     : 0s);
+  if (asks_hosts) deadline_.at += before_asking_other_hosts;
   mpi::wait(*this, comms_.world(), patient);
   requests_.clear();
   peers_.clear();

@@ -119,6 +119,7 @@ class Transfers : public PendingMessages {
   const PendingMessages& exchange_;
   std::shared_ptr<CollectiveMemory> memory_;
   Stage stage_;
+  bool awaits_result_ = false;  // a rank of the own host sends what it has got from others
   Deadline deadline_;
   Clock::time_point patient_until_;
   std::vector<MPI_Request> requests_;

@@ -54,6 +54,7 @@ bool may_abort(const char* call) {
 
 BlockingCall::BlockingCall(const char* call, std::string whom, std::chrono::milliseconds timeout) {
   if (timeout <= 0ms) timeout = process().timeout;
+  ++process().blocking_calls;
   try {
     thread_ = std::jthread([=, whom = std::move(whom)](const std::stop_token& stop) {
       // Counts only time in which this process runs: a rank that was stopped is not the one that
@@ -67,5 +68,7 @@ BlockingCall::BlockingCall(const char* call, std::string whom, std::chrono::mill
     // A destructor may be calling, and the call will probably return.
   }
 }
+
+BlockingCall::~BlockingCall() { --process().blocking_calls; }
 
 }  // namespace tutti::distributed::mpi

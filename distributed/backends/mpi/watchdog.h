@@ -17,6 +17,7 @@ class BlockingCall {
   /// `call` is a string literal such as "MPI_Finalize"; `whom` is "all 4 processes" or "ranks 0
   /// and 2 of group 'world'". Without a `timeout`, Process::timeout holds.
   BlockingCall(const char* call, std::string whom, std::chrono::milliseconds timeout = {});
+  ~BlockingCall();
 
  private:
   std::jthread thread_;  // none where the system has no thread for it
