@@ -180,7 +180,6 @@ cudaError_t cudaGetDeviceCount(int* count) {
   if (driver < CUDART_VERSION / 1000 * 1000) return result(cudaErrorInsufficientDriver);
   return *count = devices, cudaSuccess;
 }
-cudaError_t cudaRuntimeGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { return *device = current_device, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= devices) return result(cudaErrorInvalidDevice);
@@ -216,22 +215,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
   p->unifiedAddressing = p->memoryPoolsSupported = p->asyncEngineCount = 1;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  switch (attribute) {
-    case cudaDevAttrMultiProcessorCount: *value = multiprocessor_count(); break;
-    case cudaDevAttrComputeCapabilityMajor: *value = compute_major(); break;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-    case cudaDevAttrL2CacheSize: *value = l2_size(); break;
-    default: return result(cudaErrorNotSupported);
-  }
-  return cudaSuccess;
-}
-cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) { return *can = 0, cudaSuccess; }
 
 // ---- errors
 
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
-cudaError_t cudaPeekAtLastError() { return last_error; }
 const char* cudaGetErrorName(cudaError_t status) {
   return status == cudaSuccess                 ? "cudaSuccess"
          : status == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation"
@@ -257,10 +244,6 @@ cudaError_t cudaMallocAsync(void** block, std::size_t bytes, cudaStream_t handle
   if (*block == nullptr) return result(cudaErrorMemoryAllocation);
   if (stream->capture) stream->capture->graph->memory.push_back(*block);
   return result(enqueue(stream, [address = *block] { poison(address); }));
-}
-cudaError_t cudaMallocFromPoolAsync(void** block, std::size_t bytes, cudaMemPool_t,
-                                    cudaStream_t stream) {
-  return cudaMallocAsync(block, bytes, stream);
 }
 cudaError_t cudaFreeAsync(void* block, cudaStream_t handle) {
   if (block == nullptr) return cudaSuccess;
@@ -302,7 +285,6 @@ cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
   return pool_of(pool, device);
 }
-cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) { return pool_of(pool, device); }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void*) {
   if (attribute == cudaMemPoolAttrUsedMemHigh) reset_peak(device_of_pool(pool));
   return cudaSuccess;
@@ -364,16 +346,6 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
       {.kind = census::Kind::fill, .name = "cudaMemsetAsync", .bytes = static_cast<double>(bytes)});
   return result(enqueue(stream_of(stream), [=] { std::memset(to, value, bytes); }));
 }
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
-  *attributes = {};
-  const int device = device_of(address);
-  attributes->type = device >= 0          ? cudaMemoryTypeDevice
-                     : is_pinned(address) ? cudaMemoryTypeHost
-                                          : cudaMemoryTypeUnregistered;
-  attributes->device = std::max(device, 0);
-  attributes->devicePointer = attributes->hostPointer = const_cast<void*>(address);
-  return cudaSuccess;
-}
 
 // ---- streams and events
 
@@ -387,9 +359,6 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
   return cudaStreamCreateWithPriority(stream, flags, 0);
-}
-cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  return cudaStreamCreateWithPriority(stream, 0, 0);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return destroy_stream(stream), cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
@@ -412,7 +381,6 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
   census::note_call("cudaEventCreateWithFlags");
   return *event = new CUevent_st{current_device, nullptr}, cudaSuccess;
 }
-cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   use_context();
   census::note_call("cudaEventDestroy");

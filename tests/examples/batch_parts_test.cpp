@@ -18,6 +18,7 @@ namespace {
 
 using namespace examples;
 using test::expect_contains;
+using test::expect_error;
 using test::run_trainer;
 using test::small_options;
 using test::train_on;
@@ -227,8 +228,8 @@ TEST(BatchParts, ARunWithoutItsLastBatchTrainsResumesAndRecomputesStatistics) {
     for (std::size_t i = 0; i < 6; ++i)
       EXPECT_EQ(parts.rows[i].train_loss, whole.rows[i].train_loss) << i;
     o.drop_last = false;
-    expect_contains(test::message_of<Error>([&] { train_on(ranks, o, data); }),
-                    {"drop_last = true, this one has false"});
+    expect_error<Error>([&] { train_on(ranks, o, data); },
+                        {"drop_last = true, this one has false"});
   }
 }
 

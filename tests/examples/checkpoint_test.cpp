@@ -1,6 +1,7 @@
 // Checkpoints that lack an entry, or hold one that no run writes: --resume refuses them by name
 // before anything of the run has changed. tests/fuzz/checkpoint_fuzz.cpp tries many more.
 #include "train/checkpoint.h"
+#include "distributed/messages.h"
 #include "train/trainer.h"
 
 #include <tutti/core/create.h>
@@ -61,15 +62,9 @@ class CheckpointFile : public ::testing::Test {
                                          "model.safetensors"};
     for (const std::string& file : files)
       std::ofstream(options_.out + "/" + file, std::ios::trunc) << "untouched\n";
-    try {
-      train_to_the_end();
-      ADD_FAILURE() << "no error: " << what;
-    } catch (const ErrorOnAllRanks& error) {
-      const std::string message = error.what();
-      EXPECT_NE(message.find(checkpoint_path(options_)), std::string::npos) << message;
-      EXPECT_NE(message.find(what), std::string::npos) << message << "\nexpected: " << what;
-      EXPECT_EQ(message.find('\n'), std::string::npos) << message;
-    }
+    const std::string message = test::message_of<ErrorOnAllRanks>([&] { train_to_the_end(); });
+    test::expect_contains(message, {checkpoint_path(options_), what});
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
     for (const std::string& file : files) {
       std::string line;
       std::getline(std::ifstream(options_.out + "/" + file), line);

@@ -50,13 +50,7 @@ class Continued : public ::testing::Test {
     });
   }
   std::string refusal(const TrainOptions& options) {
-    try {
-      run(options);
-    } catch (const ErrorOnAllRanks& error) {
-      return error.what();
-    }
-    ADD_FAILURE() << "no error; it said\n" << said_;
-    return {};
+    return test::message_of<ErrorOnAllRanks>([&] { run(options); });
   }
   std::set<std::string> kept_files(const TrainOptions& options) const {
     std::set<std::string> names;
@@ -184,12 +178,9 @@ TEST_F(Continued, OtherDataAreRefusedAlsoWithMoreEpochs) {
   TrainOptions options = resume_of_finished_run();
   options.epochs = 3;
   const TrainingData more = make_synthetic({.train = 40, .test = 13, .channels = 2, .size = 8});
-  try {
-    train_on(2, options, more);
-    ADD_FAILURE() << "no error";
-  } catch (const ErrorOnAllRanks& error) {
-    expect_contains(error.what(), {"a run of 3 steps in an epoch, this one has 4: other data?"});
-  }
+  test::expect_error<ErrorOnAllRanks>(
+      [&] { train_on(2, options, more); },
+      {"a run of 3 steps in an epoch, this one has 4: other data?"});
 }
 
 TEST_F(Continued, OtherImagesInMemoryAndAnotherNormalisationAreRefused) {

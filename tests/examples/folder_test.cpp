@@ -310,12 +310,9 @@ TEST_F(FolderTraining, BrokenFilesAreReplacedAndNamedAtTheEnd) {
   break_file(picture("train", 7));
   std::ofstream(picture("train", 2), std::ios::trunc) << "no picture";
   break_file(picture("val", 3));
-  std::FILE* const screen = std::tmpfile();
-  train_on(2, load_training_data(options_), screen);
-  std::string text;
-  std::rewind(screen);
-  for (int c = std::fgetc(screen); c != EOF; c = std::fgetc(screen)) text += static_cast<char>(c);
-  std::fclose(screen);
+  const test::Screen screen;
+  train_on(2, load_training_data(options_), screen.file());
+  const std::string text = screen.text();
   EXPECT_NE(text.find("3 broken files were each replaced"), std::string::npos) << text;
   for (const std::string& path : {picture("train", 7), picture("train", 2), picture("val", 3)})
     EXPECT_NE(text.find(path + ": "), std::string::npos) << path << " in\n" << text;

@@ -1,5 +1,7 @@
 // The training recipe of the trainer: how a step is computed, what optimizers, schedules, averages
 // and mixed images do to it, and which options go together.
+#include "distributed/messages.h"
+#include "kernels/compare.h"
 #include "resumed_run.h"
 #include "small_run.h"
 #include "train/training_data.h"
@@ -103,13 +105,6 @@ StepResult make_steps(int ranks, const TrainOptions& options,
   return result;
 }
 
-double distance(const std::vector<double>& a, const std::vector<double>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double worst = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]));
-  return worst;
-}
-
 TEST(TrainingStep, MicroBatchesMakeTheStepOfTheWholeBatch) {
   // The last batches are uneven: they have fewer images than ranks have micro batches.
   const std::vector<std::int64_t> sizes{12, 11, 5, 1};
@@ -124,7 +119,8 @@ TEST(TrainingStep, MicroBatchesMakeTheStepOfTheWholeBatch) {
         options.accumulate = count;
         options.sharded = sharded;
         const StepResult parts = make_steps(ranks, options, sizes);
-        EXPECT_LT(distance(parts.weights, whole.weights), 1e-13) << ranks << " " << count;
+        EXPECT_LT(test::relative_error(parts.weights, whole.weights), 1e-13)
+            << ranks << " " << count;
         EXPECT_NEAR(parts.sums.loss, whole.sums.loss, 1e-12);
         EXPECT_EQ(parts.sums.accuracy, whole.sums.accuracy);
         // Gradients travel once in a step, however many micro batches it has.
@@ -327,7 +323,7 @@ TEST(Recipe, AveragesOfEveryStepAreSavedAndTrainingGoesOnWithoutThem) {
     for (std::size_t i = 0; i < expected.size(); ++i)
       expected[i] = decay * expected[i] + (1 - decay) * steps[s][i];
   const TrainResult averaged = train_on(1, options)[0];
-  EXPECT_LT(distance(values_of(averaged.state), expected), 1e-12);
+  EXPECT_LT(test::relative_error(values_of(averaged.state), expected), 1e-12);
   EXPECT_NE(*averaged.rows.back().test_loss, plain_loss);
 }
 
@@ -460,15 +456,9 @@ TrainOptions parsed(const std::vector<const char*>& flags) {
 
 // Expects an error that names these two flags.
 void expect_refusal(const std::vector<const char*>& flags, const char* one, const char* other) {
-  try {
-    parsed(flags);
-    ADD_FAILURE() << "no error: " << one << " " << other;
-  } catch (const UsageError& error) {
-    const std::string text = error.what();
-    EXPECT_NE(text.find(one), std::string::npos) << text;
-    EXPECT_NE(text.find(other), std::string::npos) << text;
-    EXPECT_EQ(text.find('\n'), std::string::npos) << text;
-  }
+  const std::string text = message_of<UsageError>([&] { parsed(flags); });
+  expect_contains(text, {one, other});
+  EXPECT_EQ(text.find('\n'), std::string::npos) << text;
 }
 
 TEST(OptionRules, FlagsThatDoNothingTogetherAreRefusedByName) {

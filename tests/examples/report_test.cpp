@@ -2,6 +2,7 @@
 // for a text, and that Chromium draws it. Where no Chromium is installed, its tests are skipped.
 #include "report/run_report.h"
 
+#include "data/fixture.h"
 #include "examples/small_run.h"
 #include "temporary_folder.h"
 #include "train/evaluation.h"
@@ -31,13 +32,8 @@
 namespace tutti::examples {
 namespace {
 
+using test::fresh_seed;
 using test::report_json;
-
-std::uint64_t fresh_seed() {
-  const std::uint64_t seed = std::random_device{}();
-  ::testing::Test::RecordProperty("seed", std::to_string(seed));
-  return seed;
-}
 
 // Images of one colour each, small and large ones, grey and coloured ones. The last one cannot be
 // read.

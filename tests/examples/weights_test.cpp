@@ -22,6 +22,7 @@ using namespace examples;
 using test::even_data;
 using test::expect_contains;
 using test::expect_equal_bits;
+using test::expect_error;
 using test::message_of;
 using test::run_trainer;
 using test::Screen;
@@ -133,9 +134,8 @@ TEST_F(Weights, AFileThatCannotBeReadIsNamedOnEveryRank) {
   TrainOptions options = small_options();
   options.weights = folder_ / "nothing.safetensors";
   distributed::run_ranks(2, [&](const ProcessGroup& group) {
-    expect_contains(
-        message_of<ErrorOnAllRanks>([&] { train(options, even_data(), group, nullptr); }),
-        {options.weights});
+    expect_error<ErrorOnAllRanks>([&] { train(options, even_data(), group, nullptr); },
+                                  {options.weights});
   });
 }
 
@@ -217,8 +217,7 @@ TEST_F(Weights, ARunWithFrozenLayersResumesToTheBit) {
   options.resume = true;
   expect_equal_bits(train_on(2, options).front().state, whole.state);
   options.freeze = {"layer1.*"};
-  expect_contains(message_of<ErrorOnAllRanks>([&] { train_on(2, options); }),
-                  {"freeze = 'layer1.*,"});
+  expect_error<ErrorOnAllRanks>([&] { train_on(2, options); }, {"freeze = 'layer1.*,"});
 }
 
 // The projection of a block and its last layer otherwise share their collectives.
@@ -284,14 +283,13 @@ TEST_F(Weights, ATestNeedsTheWholeNetwork) {
   options.test_only = true;
   TrainingData data = even_data();
   data.classes = 12;
-  expect_contains(
-      message_of<ErrorOnAllRanks>([&] { test_weights(options, data, ProcessGroup(), nullptr); }),
+  expect_error<ErrorOnAllRanks>(
+      [&] { test_weights(options, data, ProcessGroup(), nullptr); },
       {"tensor 'fc.weight' is float32 (10, 64), expected float32 (12, 64)"});
   options.weights.clear();
   options.out = folder_ / "nowhere";
-  expect_contains(
-      message_of<ErrorOnAllRanks>([&] { test_weights(options, data, ProcessGroup(), nullptr); }),
-      {options.out, "--weights"});
+  expect_error<ErrorOnAllRanks>([&] { test_weights(options, data, ProcessGroup(), nullptr); },
+                                {options.out, "--weights"});
 }
 
 // ---- the program

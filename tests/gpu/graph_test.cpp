@@ -1,5 +1,6 @@
 // Tests cuda::Graph: a replay repeats the captured work, on memory that the graph owns, and a
 // capture names the operation that cannot be captured.
+#include "../distributed/messages.h"
 #include "../test_device.h"
 
 #include <tutti/autograd/functions.h>
@@ -32,12 +33,7 @@ void churn() {
 }
 
 void expect_refusal(const std::function<void()>& step, const std::string& word) {
-  try {
-    const cuda::Graph graph(test_device(), step);
-    FAIL() << "captured, but should not be: " << word;
-  } catch (const DeviceError& error) {
-    EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
-  }
+  test::expect_error<DeviceError>([&] { const cuda::Graph graph(test_device(), step); }, {word});
   EXPECT_EQ((ones({2}, there()) + 1).select(0, 1).item<int>(), 2) << "the device works on";
 }
 

@@ -2,6 +2,7 @@
 // one process, and the results are close to the CPU's.
 #include "train/trainer.h"
 #include "../distributed/equal_bits.h"
+#include "../examples/small_run.h"
 #include "../test_device.h"
 
 #include <tutti/core/create.h>
@@ -10,10 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include <unistd.h>
 #include <cmath>
-#include <cstdio>
-#include <filesystem>
 
 namespace tutti {
 namespace {
@@ -41,13 +39,6 @@ const TrainingData& data() {
   return data;
 }
 
-std::string text_of(std::FILE* file) {
-  std::string text;
-  std::rewind(file);
-  for (int c = std::fgetc(file); c != EOF; c = std::fgetc(file)) text += static_cast<char>(c);
-  return text;
-}
-
 TEST(Trainer, AGraphChangesNoBit) {
   // Without this switch cuDNN may give other bits in each run.
   const test::Switch deterministic(cuda::settings().deterministic);
@@ -56,10 +47,9 @@ TEST(Trainer, AGraphChangesNoBit) {
     options.precision = precision;
     const TrainResult plain = train(options, data(), {}, nullptr);
     options.cuda_graph = true;
-    std::FILE* screen = std::tmpfile();
-    const TrainResult graphed = train(options, data(), {}, screen);
-    const std::string said = text_of(screen);
-    std::fclose(screen);
+    const test::Screen screen;
+    const TrainResult graphed = train(options, data(), {}, screen.file());
+    const std::string said = screen.text();
     EXPECT_NE(said.find("nodes recorded at step 4"), std::string::npos) << said;
     EXPECT_NE(said.find("not for batches of 2 samples"), std::string::npos) << said;
     ASSERT_EQ(plain.rows.size(), 7u);
@@ -76,10 +66,9 @@ TEST(Trainer, SetsAndStatesTf32AndAutotune) {
   TrainOptions options = options_on(test_device());
   for (const bool on : {true, false}) {
     options.allow_tf32 = options.autotune = on;
-    std::FILE* screen = std::tmpfile();
-    train(options, data(), {}, screen);
-    const std::string said = text_of(screen);
-    std::fclose(screen);
+    const test::Screen screen;
+    train(options, data(), {}, screen.file());
+    const std::string said = screen.text();
     EXPECT_EQ(cuda::settings().allow_tf32, on);
     EXPECT_EQ(cuda::settings().autotune, on);
     EXPECT_NE(said.find(on ? "(TF32 allowed, autotune on)" : "(TF32 off, autotune off)"),
@@ -90,14 +79,13 @@ TEST(Trainer, SetsAndStatesTf32AndAutotune) {
 
 TEST(Trainer, GoesOnInFloat16WithItsLossScale) {
   const test::Switch deterministic(cuda::settings().deterministic);  // compares bits
-  namespace fs = std::filesystem;
-  const fs::path folder = fs::temp_directory_path() / fmt::format("tutti_scale_{}", getpid());
+  const test::TemporaryFolder folder("scale");
   TrainOptions options = options_on(test_device());
   options.precision = float16;
   options.checkpoint_every = 1;
   std::int64_t collectives = 0;
   const auto run = [&](const char* name) {
-    options.out = (folder / name).string();
+    options.out = folder / name;
     StateDict state;
     distributed::run_ranks(
         2,
@@ -112,7 +100,7 @@ TEST(Trainer, GoesOnInFloat16WithItsLossScale) {
   };
   const auto scale = [&](const char* name) {
     for (const auto& [key, tensor] :
-         load_safetensors((folder / name / "checkpoint.safetensors").string()))
+         load_safetensors(folder / (std::string(name) + "/checkpoint.safetensors")))
       if (key == "scaler.scale") return tensor.item<double>();
     return 0.0;
   };
@@ -127,9 +115,7 @@ TEST(Trainer, GoesOnInFloat16WithItsLossScale) {
   const StateDict parts = run("parts");
   EXPECT_LT(scale("whole"), 65536);  // the first steps overflow
   EXPECT_EQ(scale("parts"), scale("whole"));
-  for (std::size_t i = 0; i < whole.size(); ++i)
-    EXPECT_TRUE(to_vector(parts[i].second) == to_vector(whole[i].second)) << whole[i].first;
-  fs::remove_all(folder);
+  test::expect_equal_bits(parts, whole);
 }
 
 TEST(Trainer, RanksThatShareADeviceTrainAsOneOnTheCpuDoes) {
@@ -141,13 +127,12 @@ TEST(Trainer, RanksThatShareADeviceTrainAsOneOnTheCpuDoes) {
   distributed::run_ranks(
       2,
       [&](const ProcessGroup& group) {
-        std::FILE* screen = std::tmpfile();
-        const TrainResult shared = train(options, data(), group, screen);
+        const test::Screen screen;
+        const TrainResult shared = train(options, data(), group, screen.file());
         if (group.rank() == 0) {
-          const std::string said = text_of(screen);
+          const std::string said = screen.text();
           EXPECT_NE(said.find("passes CUDA tensors through the host"), std::string::npos) << said;
         }
-        std::fclose(screen);
         ASSERT_EQ(shared.rows.size(), one.rows.size());
         for (std::size_t i = 0; i < one.rows.size(); ++i)
           EXPECT_NEAR(shared.rows[i].train_loss, one.rows[i].train_loss,

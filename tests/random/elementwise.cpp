@@ -1,8 +1,10 @@
-// Functions of each element, given by their value and their derivative.
+// Functions of each element, given by their value and their derivative, and the layers of them.
 #include "operation.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/recompute.h>
+#include <tutti/nn/activation.h>
+#include <tutti/nn/identity.h>
 
 #include <cmath>
 #include <numbers>
@@ -26,6 +28,18 @@ Operation of_one(const std::string& name, Tensor (*call)(const Tensor&), Functio
                          .reference = [=](const Arrays& in) { return map(in[0], reference); }};
           },
           {.gradient_roundings = 4}};
+}
+
+// The layer that computes what a function does.
+template <class Layer>
+Operation layer_of(const Operation& function, const std::string& name) {
+  return {"nn::" + name,
+          [=](Draw& draw) {
+            Trial trial = function.draw(draw);
+            trial.call = [](const auto& in) { return Layer()(in[0]); };
+            return trial;
+          },
+          function.traits};
 }
 
 Real sigmoid_of(Real x) { return 1 / (1 + std::exp(-x)); }
@@ -56,11 +70,15 @@ Operation recomputed() {
 }
 
 // A leaky ReLU, whose slope is drawn.
-Operation leaky_relu() {
-  return {"leaky_relu(const Tensor&, double)", [](Draw& draw) {
+Operation leaky_relu(bool is_layer) {
+  return {is_layer ? "nn::LeakyReLU" : "leaky_relu(const Tensor&, double)", [=](Draw& draw) {
             const double slope = static_cast<double>(draw.pick(-4, 8)) / 8;
             return Trial{.inputs = {draw.tensor(draw.shape())},
-                         .call = [=](const auto& in) { return tutti::leaky_relu(in[0], slope); },
+                         .call =
+                             [=](const auto& in) {
+                               return is_layer ? nn::LeakyReLU({.slope = slope})(in[0])
+                                               : tutti::leaky_relu(in[0], slope);
+                             },
                          .reference =
                              [=](const Arrays& in) {
                                return map(in[0], [=](const Number& x) {
@@ -75,6 +93,29 @@ Operation leaky_relu() {
 
 Family elementwise() {
   constexpr Values positive = Values::positive;
+  const Operation tanh = of_one(
+      "tanh", tutti::tanh, [](Real x) { return std::tanh(x); },
+      [](Real x) { return 1 - std::tanh(x) * std::tanh(x); });
+  const Operation silu = of_one(
+      "silu", tutti::silu, [](Real x) { return x / (1 + std::exp(-x)); }, silu_slope);
+  const Operation hardswish = of_one(
+      "hardswish", tutti::hardswish,
+      [](Real x) { return x <= -3  ? 0
+                          : x >= 3 ? x
+                                   : x * (x + 3) / 6; },
+      [](Real x) { return x <= -3  ? 0
+                          : x >= 3 ? 1
+                                   : x / 3 + Real(0.5); });
+  const Operation sigmoid = of_one("sigmoid", tutti::sigmoid, sigmoid_of,
+                                   [](Real x) { return sigmoid_of(x) * (1 - sigmoid_of(x)); });
+  const Operation relu = of_one(
+      "relu", tutti::relu, [](Real x) { return x <= 0 ? Real(0) : x; },
+      [](Real x) { return x <= 0 ? Real(0) : Real(1); });
+  const Operation gelu = of_one(
+      "gelu", tutti::gelu, [](Real x) { return x * normal_cdf(x); },
+      [](Real x) {
+        return normal_cdf(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi_v<Real>);
+      });
   return {
       "elementwise",
       {
@@ -100,25 +141,24 @@ Family elementwise() {
           of_one(
               "cos", tutti::cos, [](Real x) { return std::cos(x); },
               [](Real x) { return -std::sin(x); }),
-          of_one(
-              "tanh", tutti::tanh, [](Real x) { return std::tanh(x); },
-              [](Real x) { return 1 - std::tanh(x) * std::tanh(x); }),
-          of_one(
-              "silu", tutti::silu, [](Real x) { return x / (1 + std::exp(-x)); }, silu_slope),
-          of_one(
-              "hardswish", tutti::hardswish,
-              [](Real x) { return x <= -3  ? 0
-                                  : x >= 3 ? x
-                                           : x * (x + 3) / 6; },
-              [](Real x) { return x <= -3  ? 0
-                                  : x >= 3 ? 1
-                                           : x / 3 + Real(0.5); }),
-          leaky_relu(),
-          of_one("sigmoid", tutti::sigmoid, sigmoid_of,
-                 [](Real x) { return sigmoid_of(x) * (1 - sigmoid_of(x)); }),
-          of_one(
-              "relu", tutti::relu, [](Real x) { return x <= 0 ? Real(0) : x; },
-              [](Real x) { return x <= 0 ? Real(0) : Real(1); }),
+          leaky_relu(false),
+          leaky_relu(true),
+          tanh,
+          layer_of<nn::Tanh>(tanh, "Tanh"),
+          silu,
+          layer_of<nn::SiLU>(silu, "SiLU"),
+          hardswish,
+          layer_of<nn::Hardswish>(hardswish, "Hardswish"),
+          sigmoid,
+          layer_of<nn::Sigmoid>(sigmoid, "Sigmoid"),
+          relu,
+          layer_of<nn::ReLU>(relu, "ReLU"),
+          gelu,
+          layer_of<nn::GELU>(gelu, "GELU"),
+          layer_of<nn::Identity>(
+              of_one(
+                  "", {}, [](Real x) { return x; }, [](Real) { return Real(1); }),
+              "Identity"),
           of_one("sign", tutti::sign, sign_of, flat),
           of_one(
               "floor", tutti::floor, [](Real x) { return std::floor(x); }, flat),
@@ -126,12 +166,6 @@ Family elementwise() {
               "ceil", tutti::ceil, [](Real x) { return std::ceil(x); }, flat),
           of_one(
               "round", tutti::round, [](Real x) { return std::nearbyint(x); }, flat),
-          of_one(
-              "gelu", tutti::gelu, [](Real x) { return x * normal_cdf(x); },
-              [](Real x) {
-                return normal_cdf(x) +
-                       x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi_v<Real>);
-              }),
           recomputed(),
       }};
 }

@@ -1,4 +1,5 @@
 // Layers: modules that pass their parameters and options to the functions of the other families.
+// Activations are in elementwise.cpp, losses, dropout and drop path in losses.cpp.
 #include "operation.h"
 #include "reference.h"
 
@@ -9,26 +10,20 @@
 #include <tutti/nn/batch_norm/sync_batch_norm.h>
 #include <tutti/nn/conv.h>
 #include <tutti/nn/conv_transpose.h>
-#include <tutti/nn/drop_path.h>
-#include <tutti/nn/dropout.h>
 #include <tutti/nn/embedding.h>
 #include <tutti/nn/flatten.h>
 #include <tutti/nn/group_norm.h>
-#include <tutti/nn/identity.h>
 #include <tutti/nn/instance_norm.h>
 #include <tutti/nn/layer_norm.h>
 #include <tutti/nn/linear.h>
-#include <tutti/nn/loss.h>
 #include <tutti/nn/pooling.h>
 #include <tutti/nn/resnet.h>
 
 #include <memory>
-#include <numbers>
 
 namespace tutti::test {
 namespace {
 
-using reference::Total;
 using ReferenceCall = std::function<Array(const Arrays&)>;
 
 // Converts a layer to the trial's dtype and gives its parameters random values.
@@ -49,59 +44,6 @@ Trial trial_of(const std::shared_ptr<nn::Layer>& layer, const Tensor& x, Draw& d
           .reference = std::move(reference),
           .options = layer->describe(),
           .dtype = draw.dtype()};
-}
-
-// A layer that has no options: a function of each element.
-template <class Layer>
-Operation activation(const std::string& name, std::function<Number(const Number&)> reference) {
-  return {"nn::" + name,
-          [=](Draw& draw) {
-            return trial_of(std::make_shared<Layer>(), draw.tensor(draw.shape()), draw,
-                            [=](const Arrays& in) { return map(in[0], reference); });
-          },
-          {.gradient_roundings = 4}};
-}
-
-std::vector<Operation> activations() {
-  const auto by_derivative = [](Real value, Real slope) {
-    return [=](const Number& x) { return Number::of(x, value, {slope, 2 * std::abs(slope) + 1}); };
-  };
-  return {
-      activation<nn::ReLU>("ReLU", [](const Number& x) { return relu(x); }),
-      activation<nn::GELU>("GELU",
-                           [=](const Number& n) {
-                             const Real x = n.value(),
-                                        cdf = 0.5 * std::erfc(-x * std::sqrt(Real(0.5))),
-                                        pdf = std::exp(-x * x / 2) /
-                                              std::sqrt(2 * std::numbers::pi_v<Real>);
-                             return by_derivative(x * cdf, cdf + x * pdf)(n);
-                           }),
-      activation<nn::Sigmoid>("Sigmoid",
-                              [=](const Number& n) {
-                                const Real y = 1 / (1 + std::exp(-n.value()));
-                                return by_derivative(y, y * (1 - y))(n);
-                              }),
-      activation<nn::Tanh>("Tanh",
-                           [=](const Number& n) {
-                             const Real y = std::tanh(n.value());
-                             return by_derivative(y, 1 - y * y)(n);
-                           }),
-      activation<nn::SiLU>("SiLU",
-                           [=](const Number& n) {
-                             const Real x = n.value(), s = 1 / (1 + std::exp(-x));
-                             return by_derivative(x / (1 + std::exp(-x)), s * (1 + x * (1 - s)))(n);
-                           }),
-      activation<nn::Hardswish>("Hardswish",
-                                [=](const Number& n) {
-                                  const Real x = n.value();
-                                  if (x <= -3) return by_derivative(0, 0)(n);
-                                  return x >= 3
-                                             ? n
-                                             : by_derivative(x * (x + 3) / 6, x / 3 + Real(0.5))(n);
-                                }),
-      activation<nn::LeakyReLU>(
-          "LeakyReLU", [](const Number& x) { return x.value() > 0 ? x : x * Number(0.01); }),
-      activation<nn::Identity>("Identity", [](const Number& x) { return x; })};
 }
 
 // Returns an option of `spatial` equal numbers.
@@ -227,43 +169,6 @@ Operation embedding() {
                 [](const Arrays& in) { return reference::embedding(in[0], in[1], -1); });
           },
           {.gradient_roundings = 0, .error_growth = 16}};
-}
-
-// Dropout draws from the thread's generator, which is restarted before each call.
-Operation dropout() {
-  return {"nn::Dropout", [](Draw& draw) {
-            const auto layer = std::make_shared<nn::Dropout>(nn::Dropout::Options{.p = 0.5});
-            const auto seed = static_cast<std::uint64_t>(draw.pick(0, 1000000));
-            Trial trial = trial_of(layer, draw.tensor(draw.shape()), draw, [=](const Arrays& in) {
-              Generator generator(seed);
-              std::vector<bool> is_kept;
-              for (std::size_t i = 0; i < in[0].values.size(); ++i)
-                is_kept.push_back(generator.next() < 0x1p31);
-              return reference::dropout(in[0], is_kept, 2);
-            });
-            trial.call = [=](const auto& in) {
-              manual_seed(seed);
-              return (*layer)(in[0]);
-            };
-            return trial;
-          }};
-}
-
-// DropPath draws one number for each sample.
-Operation drop_path() {
-  return {"nn::DropPath", [](Draw& draw) {
-            const auto layer = std::make_shared<nn::DropPath>(nn::DropPath::Options{.p = 0.5});
-            const auto seed = static_cast<std::uint64_t>(draw.pick(0, 1000000));
-            Trial trial = trial_of(layer, draw.tensor(draw.shape(1)), draw, [=](const Arrays& in) {
-              Generator generator(seed);
-              return reference::drop_path(in[0], 0.5, generator);
-            });
-            trial.call = [=](const auto& in) {
-              manual_seed(seed);
-              return (*layer)(in[0]);
-            };
-            return trial;
-          }};
 }
 
 Operation flatten() {
@@ -403,79 +308,6 @@ Operation ghost_batch_norm() {
           {.takes_infinite = false}};
 }
 
-Operation cross_entropy() {
-  return {"nn::CrossEntropyLoss",
-          [](Draw& draw) {
-            const std::int64_t n = draw.batch(9), classes = draw.pick(1, 9);
-            return Trial{.inputs = {draw.tensor({n, classes}), draw.indices({n}, classes)},
-                         .call =
-                             [](const auto& in) {
-                               return nn::CrossEntropyLoss({.label_smoothing = 0.25})(in[0], in[1]);
-                             },
-                         .reference =
-                             [](const Arrays& in) {
-                               return reference::cross_entropy(in[0], in[1], {.smoothing = 0.25});
-                             },
-                         .dtype = accumulate_dtype(draw.dtype())};
-          },
-          {.gradient_roundings = 0}};
-}
-
-Operation nll() {
-  return {"nn::NLLLoss",
-          [](Draw& draw) {
-            const std::int64_t n = draw.batch(9), classes = draw.pick(1, 9);
-            return Trial{
-                .inputs = {draw.tensor({n, classes}), draw.indices({n}, classes)},
-                .call = [](const auto& in) { return nn::NLLLoss()(in[0], in[1]); },
-                .reference = [](const Arrays& in) { return reference::nll(in[0], in[1], {}); },
-                .dtype = accumulate_dtype(draw.dtype())};
-          },
-          {.gradient_roundings = 0}};
-}
-
-// A loss of two tensors of one shape, in its default form.
-template <class Loss>
-Operation loss_of_two(const std::string& name,
-                      Array (*reference)(const Array& input, const Array& target),
-                      bool of_probabilities = false) {
-  return {name,
-          [=](Draw& draw) {
-            const Shape shape = draw.shape();
-            const Tensor x = draw.tensor(shape);
-            return Trial{.inputs = {of_probabilities ? sigmoid(x * 0.5) : x, draw.tensor(shape)},
-                         .call = [](const auto& in) { return Loss()(in[0], in[1]); },
-                         .reference = [=](const Arrays& in) { return reference(in[0], in[1]); },
-                         .dtype = accumulate_dtype(draw.dtype())};
-          },
-          {.gradient_roundings = 0, .takes_infinite = false}};
-}
-
-Operation mse() {
-  return loss_of_two<nn::MSELoss>("nn::MSELoss", [](const Array& x, const Array& t) {
-    return reference::mse(x, t, Total::mean);
-  });
-}
-Operation smooth_l1() {
-  return loss_of_two<nn::SmoothL1Loss>("nn::SmoothL1Loss", [](const Array& x, const Array& t) {
-    return reference::smooth_l1(x, t, 1, Total::mean);
-  });
-}
-Operation binary_cross_entropy() {
-  return loss_of_two<nn::BCELoss>(
-      "nn::BCELoss",
-      [](const Array& x, const Array& t) {
-        return reference::binary_cross_entropy(x, t, Total::mean);
-      },
-      true);
-}
-Operation binary_cross_entropy_with_logits() {
-  return loss_of_two<nn::BCEWithLogitsLoss>(
-      "nn::BCEWithLogitsLoss", [](const Array& x, const Array& t) {
-        return reference::binary_cross_entropy_with_logits(x, t, {}, Total::mean);
-      });
-}
-
 Operation sequential() {
   return {"nn::Sequential",
           [](Draw& draw) {
@@ -587,7 +419,7 @@ Operation resnet() {
 }  // namespace
 
 Family layers() {
-  Family family{"layers", activations()};
+  Family family{"layers", {}};
   for (const Operation& operation :
        {convolution<nn::Conv1d>("Conv1d", 1),
         convolution<nn::Conv2d>("Conv2d", 2),
@@ -598,8 +430,6 @@ Family layers() {
         transposed_convolution<nn::ConvTranspose3d>("ConvTranspose3d", 3),
         linear(),
         embedding(),
-        dropout(),
-        drop_path(),
         flatten(),
         layer_norm(),
         pool<nn::MaxPool1d>("MaxPool1d", 1, reference::max_pool, {.gradient_roundings = 0}),
@@ -617,12 +447,6 @@ Family layers() {
         instance_norm<nn::InstanceNorm1d>("InstanceNorm1d", 3),
         instance_norm<nn::InstanceNorm2d>("InstanceNorm2d", 4),
         instance_norm<nn::InstanceNorm3d>("InstanceNorm3d", 5),
-        cross_entropy(),
-        nll(),
-        mse(),
-        smooth_l1(),
-        binary_cross_entropy(),
-        binary_cross_entropy_with_logits(),
         sequential(),
         projection(),
         basic_block(),

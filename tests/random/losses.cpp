@@ -1,10 +1,12 @@
-// This file lists losses, dropout and drop path.
+// Losses, dropout and drop path, each as a function and as a layer with the same options.
 #include "operation.h"
 #include "reference.h"
 
 #include <tutti/autograd/functions.h>
+#include <tutti/nn/drop_path.h>
+#include <tutti/nn/dropout.h>
 #include <tutti/nn/functional/dropout.h>
-#include <tutti/nn/functional/loss.h>
+#include <tutti/nn/loss.h>
 
 namespace tutti::test {
 namespace {
@@ -29,9 +31,10 @@ std::vector<Real> numbers_of(const Tensor& x) {
   return {values.begin(), values.end()};
 }
 
-Operation cross_entropy(bool of_probabilities) {
+Operation cross_entropy(bool of_probabilities, bool is_layer) {
   return {
-      "nn::cross_entropy(const Tensor&, const Tensor&, const CrossEntropyOptions&)",
+      is_layer ? "nn::CrossEntropyLoss"
+               : "nn::cross_entropy(const Tensor&, const Tensor&, const CrossEntropyOptions&)",
       [=](Draw& draw) {
         Shape shape = draw.shape(2);
         const std::int64_t classes = draw.pick(1, 9);
@@ -49,11 +52,12 @@ Operation cross_entropy(bool of_probabilities) {
                                                             : draw.indices(positions, classes)},
             .call =
                 [=](const auto& in) {
-                  return nn::cross_entropy(in[0], in[1],
-                                           {.reduction = reduction_of(options.reduction),
-                                            .ignore_index = options.ignored,
-                                            .label_smoothing = options.smoothing,
-                                            .weight = weight});
+                  const nn::CrossEntropyOptions given{.reduction = reduction_of(options.reduction),
+                                                      .ignore_index = options.ignored,
+                                                      .label_smoothing = options.smoothing,
+                                                      .weight = weight};
+                  return is_layer ? nn::CrossEntropyLoss(given)(in[0], in[1])
+                                  : nn::cross_entropy(in[0], in[1], given);
                 },
             .reference =
                 [=](const Arrays& in) { return reference::cross_entropy(in[0], in[1], options); },
@@ -65,59 +69,64 @@ Operation cross_entropy(bool of_probabilities) {
       {.gradient_roundings = 0}};
 }
 
-Operation mse() {
-  return {
-      "nn::mse_loss(const Tensor&, const Tensor&, LossReduction)",
-      [](Draw& draw) {
-        const Shape shape = draw.shape();
-        const auto total = static_cast<Total>(draw.pick(0, 2));
-        return Trial{
-            .inputs = {draw.tensor(shape), draw.tensor(shape)},
-            .call = [=](const auto& in) { return nn::mse_loss(in[0], in[1], reduction_of(total)); },
-            .reference = [=](const Arrays& in) { return reference::mse(in[0], in[1], total); },
-            .options = fmt::format("reduction {}", static_cast<int>(total)),
-            .dtype = accumulate_dtype(draw.dtype())};
-      },
-      {.gradient_roundings = 0}};
-}
-
-Operation nll() {
-  return {"nn::nll_loss(const Tensor&, const Tensor&, const NLLLossOptions&)",
-          [](Draw& draw) {
-            Shape shape = draw.shape(2);
-            const std::int64_t classes = draw.pick(1, 9);
-            shape[1] = classes;
-            Shape positions = shape;
-            positions.erase(1);
-            const Tensor weight = weight_for(draw, classes, draw.dtype());
+Operation mse(bool is_layer) {
+  return {is_layer ? "nn::MSELoss" : "nn::mse_loss(const Tensor&, const Tensor&, LossReduction)",
+          [=](Draw& draw) {
+            const Shape shape = draw.shape();
             const auto total = static_cast<Total>(draw.pick(0, 2));
-            const std::int64_t ignored = draw.chance(0.5) ? -100 : draw.pick(0, classes - 1);
             return Trial{
-                .inputs = {draw.tensor(shape), draw.indices(positions, classes)},
+                .inputs = {draw.tensor(shape), draw.tensor(shape)},
                 .call =
-                    [=](const auto& in) {
-                      return nn::nll_loss(in[0], in[1],
-                                          {.reduction = reduction_of(total),
-                                           .ignore_index = ignored,
-                                           .weight = weight});
+                    [=, r = reduction_of(total)](const auto& in) {
+                      return is_layer ? nn::MSELoss(nn::LossOptions{r})(in[0], in[1])
+                                      : nn::mse_loss(in[0], in[1], r);
                     },
-                .reference =
-                    [=, weights = numbers_of(weight)](const Arrays& in) {
-                      return reference::nll(
-                          in[0], in[1],
-                          {.reduction = total, .ignored = ignored, .weight = weights});
-                    },
-                .options = fmt::format("reduction {} ignored {}{}", static_cast<int>(total),
-                                       ignored, weight.defined() ? " weighted" : ""),
+                .reference = [=](const Arrays& in) { return reference::mse(in[0], in[1], total); },
+                .options = fmt::format("reduction {}", static_cast<int>(total)),
                 .dtype = accumulate_dtype(draw.dtype())};
           },
           {.gradient_roundings = 0}};
 }
 
-Operation smooth_l1() {
+Operation nll(bool is_layer) {
   return {
-      "nn::smooth_l1_loss(const Tensor&, const Tensor&, const SmoothL1Options&)",
-      [](Draw& draw) {
+      is_layer ? "nn::NLLLoss"
+               : "nn::nll_loss(const Tensor&, const Tensor&, const NLLLossOptions&)",
+      [=](Draw& draw) {
+        Shape shape = draw.shape(2);
+        const std::int64_t classes = draw.pick(1, 9);
+        shape[1] = classes;
+        Shape positions = shape;
+        positions.erase(1);
+        const Tensor weight = weight_for(draw, classes, draw.dtype());
+        const auto total = static_cast<Total>(draw.pick(0, 2));
+        const std::int64_t ignored = draw.chance(0.5) ? -100 : draw.pick(0, classes - 1);
+        return Trial{
+            .inputs = {draw.tensor(shape), draw.indices(positions, classes)},
+            .call =
+                [=](const auto& in) {
+                  const nn::NLLLossOptions options{
+                      .reduction = reduction_of(total), .ignore_index = ignored, .weight = weight};
+                  return is_layer ? nn::NLLLoss(options)(in[0], in[1])
+                                  : nn::nll_loss(in[0], in[1], options);
+                },
+            .reference =
+                [=, weights = numbers_of(weight)](const Arrays& in) {
+                  return reference::nll(
+                      in[0], in[1], {.reduction = total, .ignored = ignored, .weight = weights});
+                },
+            .options = fmt::format("reduction {} ignored {}{}", static_cast<int>(total), ignored,
+                                   weight.defined() ? " weighted" : ""),
+            .dtype = accumulate_dtype(draw.dtype())};
+      },
+      {.gradient_roundings = 0}};
+}
+
+Operation smooth_l1(bool is_layer) {
+  return {
+      is_layer ? "nn::SmoothL1Loss"
+               : "nn::smooth_l1_loss(const Tensor&, const Tensor&, const SmoothL1Options&)",
+      [=](Draw& draw) {
         const Shape shape = draw.shape();
         const auto total = static_cast<Total>(draw.pick(0, 2));
         const double beta = 0.5 * static_cast<double>(draw.pick(0, 4));
@@ -125,8 +134,9 @@ Operation smooth_l1() {
             .inputs = {draw.tensor(shape), draw.tensor(shape)},
             .call =
                 [=](const auto& in) {
-                  return nn::smooth_l1_loss(in[0], in[1],
-                                            {.reduction = reduction_of(total), .beta = beta});
+                  const nn::SmoothL1Options options{.reduction = reduction_of(total), .beta = beta};
+                  return is_layer ? nn::SmoothL1Loss(options)(in[0], in[1])
+                                  : nn::smooth_l1_loss(in[0], in[1], options);
                 },
             .reference =
                 [=](const Arrays& in) { return reference::smooth_l1(in[0], in[1], beta, total); },
@@ -136,17 +146,19 @@ Operation smooth_l1() {
       {.gradient_roundings = 0}};
 }
 
-Operation binary_cross_entropy() {
-  return {"nn::binary_cross_entropy(const Tensor&, const Tensor&, LossReduction)",
-          [](Draw& draw) {
+Operation binary_cross_entropy(bool is_layer) {
+  return {is_layer ? "nn::BCELoss"
+                   : "nn::binary_cross_entropy(const Tensor&, const Tensor&, LossReduction)",
+          [=](Draw& draw) {
             const Shape shape = draw.shape();
             const auto total = static_cast<Total>(draw.pick(0, 2));
             // Probabilities that stay away from 0 and 1, where logarithms are bounded.
             const Tensor probabilities = draw.layout(sigmoid(draw.tensor(shape) * 0.5));
             return Trial{.inputs = {probabilities, draw.tensor(shape)},
                          .call =
-                             [=](const auto& in) {
-                               return nn::binary_cross_entropy(in[0], in[1], reduction_of(total));
+                             [=, r = reduction_of(total)](const auto& in) {
+                               return is_layer ? nn::BCELoss(nn::LossOptions{r})(in[0], in[1])
+                                               : nn::binary_cross_entropy(in[0], in[1], r);
                              },
                          .reference =
                              [=](const Arrays& in) {
@@ -158,42 +170,45 @@ Operation binary_cross_entropy() {
           {.gradient_roundings = 0, .takes_infinite = false}};
 }
 
-Operation binary_cross_entropy_with_logits() {
-  return {
-      "nn::binary_cross_entropy_with_logits(const Tensor&, const Tensor&, const "
-      "BinaryCrossEntropyOptions&)",
-      [](Draw& draw) {
-        const Shape shape = draw.shape();
-        const auto total = static_cast<Total>(draw.pick(0, 2));
-        const Tensor weight = shape.empty() ? Tensor()
-                                            : weight_for(draw, shape.back(), draw.dtype());
-        Array weights;
-        if (weight.defined()) {
-          weights = Array(weight.shape());
-          const std::vector<Real> values = numbers_of(weight);
-          weights.values.assign(values.begin(), values.end());
-        }
-        return Trial{
-            .inputs = {draw.tensor(shape), draw.tensor(shape)},
-            .call =
-                [=](const auto& in) {
-                  return nn::binary_cross_entropy_with_logits(
-                      in[0], in[1], {.reduction = reduction_of(total), .pos_weight = weight});
-                },
-            .reference =
-                [=](const Arrays& in) {
-                  return reference::binary_cross_entropy_with_logits(in[0], in[1], weights, total);
-                },
-            .options = fmt::format("reduction {}{}", static_cast<int>(total),
-                                   weight.defined() ? " weighted" : ""),
-            .dtype = accumulate_dtype(draw.dtype())};
-      },
-      {.gradient_roundings = 0, .takes_infinite = false}};
+Operation binary_cross_entropy_with_logits(bool is_layer) {
+  return {is_layer ? "nn::BCEWithLogitsLoss"
+                   : "nn::binary_cross_entropy_with_logits(const Tensor&, const Tensor&, const "
+                     "BinaryCrossEntropyOptions&)",
+          [=](Draw& draw) {
+            const Shape shape = draw.shape();
+            const auto total = static_cast<Total>(draw.pick(0, 2));
+            const Tensor weight = shape.empty() ? Tensor()
+                                                : weight_for(draw, shape.back(), draw.dtype());
+            Array weights;
+            if (weight.defined()) {
+              weights = Array(weight.shape());
+              const std::vector<Real> values = numbers_of(weight);
+              weights.values.assign(values.begin(), values.end());
+            }
+            return Trial{.inputs = {draw.tensor(shape), draw.tensor(shape)},
+                         .call =
+                             [=](const auto& in) {
+                               const nn::BinaryCrossEntropyOptions options{
+                                   .reduction = reduction_of(total), .pos_weight = weight};
+                               return is_layer ? nn::BCEWithLogitsLoss(options)(in[0], in[1])
+                                               : nn::binary_cross_entropy_with_logits(in[0], in[1],
+                                                                                      options);
+                             },
+                         .reference =
+                             [=](const Arrays& in) {
+                               return reference::binary_cross_entropy_with_logits(in[0], in[1],
+                                                                                  weights, total);
+                             },
+                         .options = fmt::format("reduction {}{}", static_cast<int>(total),
+                                                weight.defined() ? " weighted" : ""),
+                         .dtype = accumulate_dtype(draw.dtype())};
+          },
+          {.gradient_roundings = 0, .takes_infinite = false}};
 }
 
-Operation dropout() {
-  return {"nn::dropout(const Tensor&, double, bool, Generator&)",
-          [](Draw& draw) {
+Operation dropout(bool is_layer) {
+  return {is_layer ? "nn::Dropout" : "nn::dropout(const Tensor&, double, bool, Generator&)",
+          [=](Draw& draw) {
             const Shape shape = draw.shape();
             const double p = draw.chance(0.1) ? 1 : 0.25 * static_cast<double>(draw.pick(0, 3));
             const bool is_training = draw.chance(0.8);
@@ -202,7 +217,11 @@ Operation dropout() {
                          .call =
                              [=](const auto& in) {
                                Generator generator(seed);
-                               return nn::dropout(in[0], p, is_training, generator);
+                               if (!is_layer) return nn::dropout(in[0], p, is_training, generator);
+                               manual_seed(seed);
+                               nn::Dropout layer({.p = p});
+                               layer.train(is_training);
+                               return layer(in[0]);
                              },
                          .reference =
                              [=](const Arrays& in) {
@@ -218,9 +237,9 @@ Operation dropout() {
           {.gradient_roundings = 1}};
 }
 
-Operation drop_path() {
-  return {"nn::drop_path(const Tensor&, double, bool, Generator&)",
-          [](Draw& draw) {
+Operation drop_path(bool is_layer) {
+  return {is_layer ? "nn::DropPath" : "nn::drop_path(const Tensor&, double, bool, Generator&)",
+          [=](Draw& draw) {
             const double p = draw.chance(0.1) ? 1 : 0.25 * static_cast<double>(draw.pick(0, 3));
             const bool is_training = draw.chance(0.8);
             const auto seed = static_cast<std::uint64_t>(draw.pick(0, 1000000));
@@ -228,7 +247,12 @@ Operation drop_path() {
                          .call =
                              [=](const auto& in) {
                                Generator generator(seed);
-                               return nn::drop_path(in[0], p, is_training, generator);
+                               if (!is_layer)
+                                 return nn::drop_path(in[0], p, is_training, generator);
+                               manual_seed(seed);
+                               nn::DropPath layer({.p = p});
+                               layer.train(is_training);
+                               return layer(in[0]);
                              },
                          .reference =
                              [=](const Arrays& in) {
@@ -244,9 +268,14 @@ Operation drop_path() {
 }  // namespace
 
 Family losses() {
-  return {"losses",
-          {cross_entropy(false), cross_entropy(true), nll(), mse(), smooth_l1(),
-           binary_cross_entropy(), binary_cross_entropy_with_logits(), dropout(), drop_path()}};
+  Family family{"losses", {cross_entropy(true, false)}};
+  for (const bool is_layer : {false, true})
+    for (const Operation& operation :
+         {cross_entropy(false, is_layer), nll(is_layer), mse(is_layer), smooth_l1(is_layer),
+          binary_cross_entropy(is_layer), binary_cross_entropy_with_logits(is_layer),
+          dropout(is_layer), drop_path(is_layer)})
+      family.operations.push_back(operation);
+  return family;
 }
 
 }  // namespace tutti::test
