@@ -2,6 +2,7 @@
 
 #include "../core/signal_stack.h"
 #include "backend.h"
+#include "broadcast_text.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -52,24 +53,20 @@ void note_signal(int number) {
 void call_on_all_ranks(const ProcessGroup& group, const std::string& name,
                        const std::function<void()>& call,
                        const std::function<int(const std::exception&)>& code_of) {
-  constexpr std::int64_t most = 4000;                         // bytes of the text
-  const Tensor report = zeros({most + 2}, {.dtype = uint8});  // a code, the text, and a 0
+  std::string report;  // a code, and the text
   int mine = group.size();
   try {
     call();
   } catch (const std::exception& error) {
     mine = group.rank();
-    char* const text = static_cast<char*>(report.raw());
-    text[0] = static_cast<char>(code_of(error));
-    std::strncpy(text + 1, error.what(), most);
+    report = static_cast<char>(code_of(error)) + std::string(error.what());
   }
   const Tensor first = full({}, mine, {.dtype = int64});
   group.all_reduce(first, ReduceOp::min, {.name = name}).wait();
   const int rank = first.item<int>();
   if (rank == group.size()) return;
-  group.broadcast(report, rank, {.name = name}).wait();
-  const auto* const text = static_cast<const char*>(report.raw());
-  throw ErrorOnAllRanks(text + 1, rank, static_cast<unsigned char>(text[0]));
+  report = broadcast_text(group, report, name, rank);
+  throw ErrorOnAllRanks(report.substr(1), rank, static_cast<unsigned char>(report[0]));
 }
 
 const StopRequest& catch_stop_signals(const char* message) {

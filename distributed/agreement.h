@@ -28,9 +28,8 @@ class ErrorOnAllRanks : public Error {
 
 /// Calls `call` on every rank, and throws ErrorOnAllRanks on all of them where it throws a
 /// std::exception on any. `code_of` turns an error into a number of 0 to 255 for the other ranks.
-/// Of its text the first 4,000 bytes arrive. This call is collective: one all-reduce of 8 bytes,
-/// and a broadcast where there is an error. `call` itself must not leave the ranks at different
-/// collectives of the group.
+/// This call is collective: one all-reduce of 8 bytes, and two broadcasts where there is an error.
+/// `call` itself must not leave the ranks at different collectives of the group.
 void call_on_all_ranks(const ProcessGroup& group, const std::string& name,
                        const std::function<void()>& call,
                        const std::function<int(const std::exception&)>& code_of);

@@ -6,13 +6,13 @@
 namespace tutti::distributed {
 
 std::string broadcast_text(const ProcessGroup& group, const std::string& text,
-                           const std::string& name) {
+                           const std::string& name, int root) {
   const Tensor size = full({}, static_cast<double>(text.size()), {.dtype = int64});
-  group.broadcast(size, 0, {.name = name}).wait();
+  group.broadcast(size, root, {.name = name}).wait();
   if (size.item<std::int64_t>() == 0) return {};
   const Tensor bytes = zeros({size.item<std::int64_t>()}, {.dtype = uint8});
-  if (group.rank() == 0) std::memcpy(bytes.raw(), text.data(), text.size());
-  group.broadcast(bytes, 0, {.name = name}).wait();
+  if (group.rank() == root) std::memcpy(bytes.raw(), text.data(), text.size());
+  group.broadcast(bytes, root, {.name = name}).wait();
   return {static_cast<const char*>(bytes.raw()), static_cast<std::size_t>(bytes.numel())};
 }
 

@@ -1,4 +1,4 @@
-// Broadcasts a string from rank 0, such as an address or a list of names, and gathers strings or
+// Broadcasts a string from one rank, such as an address or a list of names, and gathers strings or
 // tensors of different lengths from all ranks.
 #pragma once
 
@@ -8,10 +8,10 @@
 
 namespace tutti::distributed {
 
-/// Returns the `text` of rank 0 on every rank; what the other ranks pass is ignored. Every rank
-/// calls it; it makes two broadcasts (one, where the text is empty). `name` stands in errors.
+/// Returns the `text` of rank `root` on every rank; what the other ranks pass is ignored. Every
+/// rank calls it; it makes two broadcasts (one, where the text is empty). `name` stands in errors.
 std::string broadcast_text(const ProcessGroup& group, const std::string& text,
-                           const std::string& name);
+                           const std::string& name, int root = 0);
 
 /// Returns the numbers of all ranks, rank by rank, on every rank. Every rank calls it with as many;
 /// it makes one collective.

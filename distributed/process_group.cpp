@@ -206,13 +206,8 @@ ProcessGroup ProcessGroup::split_by_size(int ranks) const {
 // Groups of the color c are named KINDc.
 ProcessGroup ProcessGroup::split_as(const char* kind, int color, int key) const {
   check_member(*backend_, Operation::all_gather);
-  const auto colors_and_keys = all_gather_numbers(*this, {color, key}, {.name = "split"});
-  const auto color_of = [&](int rank) {
-    return colors_and_keys[2 * static_cast<std::size_t>(rank)];
-  };
-  const auto key_of = [&](int rank) {
-    return colors_and_keys[2 * static_cast<std::size_t>(rank) + 1];
-  };
+  const auto numbers = all_gather_numbers(*this, {color, key}, {.name = "split"});
+  const std::int64_t* const color_and_key = numbers.data();  // of rank 0, of rank 1, ...
   const std::string group = fmt::format("{}/{}{}", name(), kind, color);
   if (color < 0) {
     backend_->skip_subgroup();
@@ -226,8 +221,8 @@ ProcessGroup ProcessGroup::split_as(const char* kind, int color, int key) const 
   }
   std::vector<int> members;
   for (int r = 0; r < size(); ++r)
-    if (color_of(r) == color) members.push_back(r);
-  std::ranges::stable_sort(members, {}, key_of);
+    if (color_and_key[2 * r] == color) members.push_back(r);
+  std::ranges::stable_sort(members, {}, [&](int r) { return color_and_key[2 * r + 1]; });
   ProcessGroup part;
   part.backend_ = backend_->subgroup(members, group);
   // This group makes that for normalization too. The new one would have to be prepared for splits

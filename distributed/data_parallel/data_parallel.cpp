@@ -8,7 +8,6 @@
 #include "reducer.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <numeric>
 #include <sstream>
@@ -90,23 +89,14 @@ void compare_lines(const std::vector<std::string>& of_rank_0, const std::vector<
 void check_same_model(const ProcessGroup& group, const std::vector<std::string>& description) {
   std::string text;
   for (const std::string& line : description) text += line + "\n";
-  const auto hashes_and_sizes =
-      all_gather_numbers(group,
-                         {static_cast<std::int64_t>(Hash64().add(text).value()),
-                          static_cast<std::int64_t>(text.size())},
-                         {.name = "DataParallel: compare the models"});
-  const std::int64_t* all = hashes_and_sizes.data();
+  const auto hashes = all_gather_numbers(group,
+                                         {static_cast<std::int64_t>(Hash64().add(text).value())},
+                                         {.name = "DataParallel: compare the models"});
   int other = 1;
-  while (other < group.size() && std::equal(all, all + 2, all + 2 * other)) ++other;
+  while (other < group.size() && hashes[static_cast<std::size_t>(other)] == hashes[0]) ++other;
   if (other == group.size()) return;
   const auto lines_of = [&](int rank) {
-    std::string shown = text;
-    shown.resize(static_cast<std::size_t>(all[2 * rank + 1]));
-    group
-        .broadcast(from_blob(shown.data(), {all[2 * rank + 1]}, uint8), rank,
-                   {.name = "DataParallel: show the models"})
-        .wait();
-    return split_lines(shown);
+    return split_lines(broadcast_text(group, text, "DataParallel: show the models", rank));
   };
   const auto of_rank_0 = lines_of(0);
   compare_lines(of_rank_0, lines_of(other), other);

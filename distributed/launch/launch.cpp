@@ -48,20 +48,15 @@ std::string everything_found() {
                    "MASTER_ADDR", "MASTER_PORT"});
 }
 
-// Reads a number of at least `least`; nothing where the variable is not set.
+// Reads a number of at least `least`; nothing where the variable is not set or null.
 std::optional<int> read_number(const char* variable, const char* meaning, int least) {
-  const std::string text = text_of(variable);
+  const std::string text = variable ? text_of(variable) : "";
   if (text.empty()) return {};
   const auto value = parse_number(text, least);
   if (!value)
     fail<DistributedError>("from_environment: {}='{}' should be {}, at least {}", variable, text,
                            meaning, least);
   return value;
-}
-
-int read_local_size(const Variables& variables) {
-  if (!variables.local_size) return -1;
-  return read_number(variables.local_size, "the number of processes on this host", 1).value_or(-1);
 }
 
 // Reads one launcher's variables; nothing where they are not set.
@@ -83,7 +78,7 @@ std::optional<Launch> read(const Variables& variables) {
   return Launch{.rank = *rank,
                 .size = *size,
                 .local_rank = read_number(variables.local_rank, "a local rank", 0).value_or(-1),
-                .local_size = read_local_size(variables),
+                .local_size = read_number(variables.local_size, "a local size", 1).value_or(-1),
                 .by_mpi = variables.by_mpi,
                 .found = list_set({variables.rank, variables.size, variables.local_rank})};
 }

@@ -3,11 +3,10 @@
 #include "../../core/create.h"
 #include "../../core/cuda/stream.h"
 #include "../../core/hash.h"
+#include "../../distributed/broadcast_text.h"
 #include "../../kernels/batch_norm_math.h"
 
-#include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <utility>
 
 namespace tutti::nn {
@@ -50,19 +49,11 @@ bool agree(const PacketHeader& header, const CallId& id) {
                               describe(id, Phase::forward), rank_of(id), ranks));
 }
 
-// Gathers a text of every rank by one more collective. All ranks get here or none, because they
-// have read the same summed header.
+// Gathers a text of every rank. All ranks get here or none, because they have read the same summed
+// header.
 std::vector<std::string> gather(const CallId& id, const std::string& own) {
-  constexpr std::int64_t length = 512;
-  const Tensor text = zeros({length}, {uint8}), all = zeros({id.group->size(), length}, {uint8});
-  std::memcpy(text.raw(), own.data(), std::min<std::size_t>(own.size(), length - 1));
-  id.group->for_normalization()
-      .all_gather(text, all, {.name = "SyncBatchNorm: who is where"})
-      .wait();
-  std::vector<std::string> lines;
-  for (int r = 0; r < id.group->size(); ++r)
-    lines.emplace_back(static_cast<const char*>(all.raw()) + r * length);
-  return lines;
+  return distributed::all_gather_text(id.group->for_normalization(), own,
+                                      "SyncBatchNorm: who is where");
 }
 
 // Returns "ranks 0 and 2 will run a backward, rank 1 will not".

@@ -3,6 +3,7 @@
 #include "../../autograd/functions.h"
 #include "../../autograd/grad_mode.h"
 #include "../../core/create.h"
+#include "../../distributed/functional.h"
 #include "../../kernels/kernels.h"
 #include "statistics_run.h"
 
@@ -226,9 +227,7 @@ BatchNormReport batch_norm_report(Module& module, const std::function<void()>& r
   if (observations.empty()) return report;
   std::vector<Tensor> parts;
   for (const Observation& each : observations) parts.push_back(each.numbers());
-  const Tensor mine = cat(parts);
-  const Tensor all = empty({group.size(), mine.numel()}, {float64, mine.device()});
-  group.all_gather(mine, all, {.name = "batch_norm_report"}).wait();
+  const Tensor all = distributed::all_gather(cat(parts), group, {.name = "batch_norm_report"});
 
   const Tensor numbers = all.to(Device::cpu());
   std::int64_t begin = 0;

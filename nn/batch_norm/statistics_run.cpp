@@ -6,6 +6,7 @@
 #include "../../autograd/grad_mode.h"
 #include "../../core/create.h"
 #include "../../distributed/backend.h"
+#include "../../distributed/functional.h"
 #include "call.h"
 #include "pool_statistics.h"
 #include "recompute_statistics.h"
@@ -112,9 +113,7 @@ std::vector<std::string> recompute_statistics(Module& module,
   if (runs.empty()) return {};
   std::vector<Tensor> parts;
   for (const StatisticsRun& run : runs) parts.push_back(run.moments());
-  const Tensor mine = cat(parts);
-  const Tensor all = empty({group.size(), mine.numel()}, {float64, mine.device()});
-  group.all_gather(mine, all, {.name = "recompute_statistics"}).wait();
+  const Tensor all = distributed::all_gather(cat(parts), group, {.name = "recompute_statistics"});
 
   std::vector<std::string> replaced;
   std::int64_t begin = 0;

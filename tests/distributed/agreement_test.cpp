@@ -44,13 +44,13 @@ TEST(CallOnAllRanks, AllThrowTheErrorOfTheLowestRank) {
   });
 }
 
-TEST(CallOnAllRanks, ALongTextIsCutAndOneRankThrowsAlike) {
+TEST(CallOnAllRanks, ALongTextArrivesAndOneRankThrowsAlike) {
   const std::string text(5000, 'x');
   EXPECT_EQ(message_of<ErrorOnAllRanks>([&] {
               call_on_all_ranks(
                   ProcessGroup(), "start", [&] { throw Error(text); }, code_of);
             }),
-            text.substr(0, 4000));
+            text);
 }
 
 TEST(StopAgreement, AllRanksStopAfterTheSameStep) {
