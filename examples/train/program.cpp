@@ -234,8 +234,8 @@ int run(int argc, char** argv, Task task, const ProcessGroup& world) {
     on_all_processes(world, [&] {
       const int ranks = std::max(job.options.ranks, world.size());
       if (world.rank() != 0) return;
-      fmt::print("{}", describe_run(job.options, job.data, ranks));
       if (job.options.check_files) fmt::print("{}", check_files(job.data, available_cores()));
+      fmt::print("{}", describe_run(job.options, job.data, ranks));
     });
     return exit_success;
   }
@@ -268,8 +268,11 @@ int run(int argc, char** argv, Task task, const ProcessGroup& world) {
 // written, and std::fprintf would let another rank write in the middle of the text.
 int report(const ProcessGroup& world, Task task, const std::exception& error) {
   const std::string rank = world.size() > 1 ? fmt::format(" (rank {})", world.rank()) : "";
+  // After prepare() a DataError is that of a picture.
+  const std::string advice = dynamic_cast<const DataError*>(&error) ? advice_on_broken_files(task)
+                                                                    : "";
   const std::string text =
-      fmt::format("{}{}: {}\n", program_name(task), rank, escape_controls(error.what()));
+      fmt::format("{}{}: {}{}\n", program_name(task), rank, escape_controls(error.what()), advice);
   std::fputs(text.c_str(), stderr);
   const std::string folder = distributed::flight_recorder_folder();
   if (!folder.empty() && dynamic_cast<const DistributedError*>(&error) && world.rank() == 0)

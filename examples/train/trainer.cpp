@@ -508,8 +508,8 @@ void TrainingRun::throw_load_error() const {
         },
         exit_code_of);
   } catch (const ErrorOnAllRanks& error) {
-    if (group_.size() == 1) throw;
-    throw ErrorOnAllRanks(fmt::format("rank {}: {}", error.rank(), error.what()), error.rank(),
+    const std::string rank = group_.size() == 1 ? "" : fmt::format("rank {}: ", error.rank());
+    throw ErrorOnAllRanks(rank + error.what() + advice_on_broken_files(options_.task), error.rank(),
                           error.code());
   }
 }

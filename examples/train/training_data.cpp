@@ -261,6 +261,11 @@ std::vector<data::ImageFolder::BrokenFile> replaced_files(const TrainingData& da
   return all;
 }
 
+std::string advice_on_broken_files(Task task) {
+  if (task != Task::classification) return "";  // each image has a mask of its own
+  return "; --broken-files replaced takes the next one, --dry-run --check-files lists all";
+}
+
 std::string check_files(const TrainingData& data, int threads) {
   std::string text;
   for (const auto& folder : data.folders) {

@@ -48,6 +48,9 @@ struct TrainingData {
 std::vector<data::ImageFolder::BrokenFile> replaced_files(const TrainingData& data,
                                                           const ProcessGroup& group);
 
+/// Returns what an error of a picture that cannot be decoded ends with: the flags that help.
+std::string advice_on_broken_files(Task task);
+
 /// Decodes every picture of `data.folders` with `threads` threads, and returns lines that list
 /// those that are broken.
 std::string check_files(const TrainingData& data, int threads);

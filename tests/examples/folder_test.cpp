@@ -302,6 +302,14 @@ TEST_F(FolderTraining, ABrokenFileEndsAllRanksWithItsName) {
   break_file(picture("train", 7));
   for (const int ranks : {1, 2})
     expect_error<DataError>([&] { train_on(ranks); }, {picture("train", 7)});
+  const std::string flags =
+      "--dataset folder --image-size 8 --model resnet20 --batch-size 4 --data " + options_.data +
+      " --out " + folder_.path() + "/program";
+  const test::Outcome run = test::run_trainer(flags, 2);
+  EXPECT_EQ(run.code, 2);
+  test::expect_contains(run.output, {picture("train", 7), "--broken-files replaced takes"});
+  const test::Outcome checked = test::run_trainer(flags + " --dry-run --check-files", 1);
+  test::expect_contains(checked.output, {"1 of 12 pictures", picture("train", 7)});
 }
 
 TEST_F(FolderTraining, BrokenFilesAreReplacedAndNamedAtTheEnd) {
