@@ -58,6 +58,7 @@ void run_job(const Layout& layout, std::uint64_t seed, Time limit,
   for (int r = 0; r < ranks; ++r) {
     outcomes[r].was_stopped = is_frozen(r) && !has_ended(r);
     outcomes[r].peers = peers(r);
+    outcomes[r].traffic = traffic(r);
     for (const bool polls : {false, true}) outcomes[r].calls[polls] = calls(r, polls);
   }
   shared->end = now();

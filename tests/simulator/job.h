@@ -28,6 +28,7 @@ struct Outcome {
   bool was_stopped = false;  ///< By a fault, for ever.
   std::uint64_t result = 0;  ///< What the function returned, where it succeeded.
   std::size_t marks = 0, peers = 0;
+  Traffic traffic = {};                    ///< In all.
   std::array<Mark, most_marks> mark = {};  ///< The last one is that of the exit.
   int calls[2] = {0, 0};                   ///< Of MPI, those that poll second.
   char error[2000] = {};                   ///< What the function has thrown.

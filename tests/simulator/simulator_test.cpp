@@ -14,6 +14,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstdlib>
 #include <regex>
 
@@ -33,12 +34,17 @@ std::uint64_t hash_of(const Tensor& tensor, std::uint64_t seed) {
   return hash.value();
 }
 
-// The program of a rank: it joins the world, takes a step of SyncBatchNorm, and reduces a bucket.
-std::uint64_t train(int rank, int size) {
+ProcessGroup join_world(int rank, int size) {
   set_num_threads(1);
-  const ProcessGroup group(
+  ProcessGroup group(
       distributed::mpi::make_world({.rank = rank, .expected_size = size, .timeout = timeout}));
   mark();
+  return group;
+}
+
+// The program of a rank: it joins the world, takes a step of SyncBatchNorm, and reduces a bucket.
+std::uint64_t train(int rank, int size) {
+  const ProcessGroup group = join_world(rank, size);
   nn::SyncBatchNorm layer({.channels = channels, .dtype = float64, .group = group});
   const Tensor x =
       (arange(samples * channels * 4, {float64}).reshape({samples, channels, 2, 2}) * 0.5 +
@@ -76,38 +82,108 @@ TEST(Simulator, AJobSucceedsOnHostsOfAnySizes) {
     expect_success(simulate_training({.host_sizes = hosts}, 1));
 }
 
-// Prints what a job of so many ranks, 8 on each host, costs: one row of the table in
-// docs/scaling.md.
-void print_costs(const Job& job) {
-  constexpr const char* phases[] = {"start", "layer", "bucket", "exit"};
-  const std::size_t ranks = job.ranks.size();
-  std::string row = fmt::format("| {} |", ranks);
-  for (std::size_t p = 0; p < std::size(phases); ++p) {
-    Time last = 0, before = 0;
-    std::int64_t messages = 0, bytes = 0, most = 0;
-    for (const Outcome& rank : job.ranks) {
-      const Mark now = rank.mark[p], then = p == 0 ? Mark() : rank.mark[p - 1];
-      last = std::max(last, now.at);
-      before = std::max(before, then.at);
-      messages += now.traffic.messages - then.traffic.messages;
-      bytes += now.traffic.bytes - then.traffic.bytes;
-      most = std::max(most, now.traffic.messages - then.traffic.messages);
-    }
-    row += fmt::format(" {}, {}, {:.0f}, {:.2f} |", messages, most, 1e-3 * double(bytes),
-                       1e-6 * double(last - before));
+// What the ranks sent in a phase of the program, the most that one of them sent, and how long it
+// took.
+struct Cost {
+  std::int64_t messages = 0, bytes = 0, most = 0;
+  Time time = 0;
+};
+
+Cost cost_of(const Job& job, std::size_t phase) {
+  Cost cost;
+  Time last = 0, before = 0;
+  for (const Outcome& rank : job.ranks) {
+    const Mark now = rank.mark[phase], then = phase == 0 ? Mark() : rank.mark[phase - 1];
+    const std::int64_t messages = now.traffic.messages - then.traffic.messages;
+    last = std::max(last, now.at);
+    before = std::max(before, then.at);
+    cost.messages += messages;
+    cost.bytes += now.traffic.bytes - then.traffic.bytes;
+    cost.most = std::max(cost.most, messages);
   }
-  std::size_t most_peers = 0;
-  for (const Outcome& rank : job.ranks) most_peers = std::max(most_peers, rank.peers);
-  std::printf("%s %zu |\n", row.c_str(), most_peers);
+  cost.time = last - before;
+  return cost;
 }
 
+// So many ranks, 8 on each host.
+Layout hosts_of_8(int ranks) {
+  return {.host_sizes = std::vector(static_cast<std::size_t>((ranks + 7) / 8), std::min(ranks, 8))};
+}
+
+// Prints a row of the table in docs/scaling.md. All of it grows as the ranks, and what one rank
+// sends as their logarithm.
 TEST(Simulator, Scale) {
+  struct Bound {
+    const char* phase;
+    int messages, bytes;  // for each rank
+    int most;             // messages of one rank, for each doubling of the ranks
+  };
+  constexpr Bound bounds[] = {{"start", 22, 130, 9},
+                              {"layer", 17, 6500, 8},
+                              {"bucket", 25, 322'000, 8},
+                              {"exit", 2, 40, 1}};
   for (int ranks = 2; ranks <= 1024; ranks *= 2) {
-    std::vector<int> hosts(static_cast<std::size_t>((ranks + 7) / 8), std::min(ranks, 8));
-    const Job job = simulate_training({.host_sizes = hosts}, 1);
+    const Job job = simulate_training(hosts_of_8(ranks), 1);
     expect_success(job);
-    print_costs(job);
+    const int doublings = std::countr_zero(static_cast<unsigned>(ranks));
+    std::string row = fmt::format("| {} |", ranks);
+    for (std::size_t p = 0; p < std::size(bounds); ++p) {
+      const Cost cost = cost_of(job, p);
+      row += fmt::format(" {}, {}, {:.0f}, {:.2f} |", cost.messages, cost.most,
+                         1e-3 * static_cast<double>(cost.bytes),
+                         static_cast<double>(cost.time) / millisecond);
+      SCOPED_TRACE(fmt::format("{} of {} ranks", bounds[p].phase, ranks));
+      EXPECT_LE(cost.messages, bounds[p].messages * ranks);
+      EXPECT_LE(cost.bytes, std::int64_t{bounds[p].bytes} * ranks);
+      EXPECT_LE(cost.most, bounds[p].most * doublings);
+    }
+    std::size_t most_peers = 0;
+    for (const Outcome& rank : job.ranks) most_peers = std::max(most_peers, rank.peers);
+    std::printf("%s %zu |\n", row.c_str(), most_peers);
   }
+}
+
+// A rank dies in the layer: those that wait for it tell all others, and rank 0 asks who has come to
+// the exit.
+TEST(Simulator, AFailureSendsMessagesInProportionToTheRanks) {
+  for (const int ranks : {16, 64, 256}) {
+    Layout layout = hosts_of_8(ranks);
+    const Job sound = simulate_training(layout, 1);
+    std::int64_t messages = 0;
+    layout.fault = {
+        .kind = Fault::Kind::die, .rank = ranks - 1, .call = sound.ranks.back().calls[0] / 2};
+    const Job job = simulate_training(layout, 1);
+    for (const Outcome& rank : job.ranks) messages += rank.traffic.messages;
+    EXPECT_LE(messages, 70 * ranks);
+  }
+}
+
+// The most messages that a rank sends to other hosts in an all-reduce of 8 KiB, 64 KiB and 8 MiB,
+// as mpi.count_messages counted them with Open MPI (docs/scaling.md).
+TEST(Simulator, SendsAsManyMessagesAsOpenMpi) {
+  struct Counted {
+    int hosts, on_host;
+    std::array<std::int64_t, 3> most;
+  };
+  for (const auto& [hosts, on_host, counted] :
+       {Counted{2, 1, {2, 2, 3}}, Counted{4, 1, {4, 6, 10}}, Counted{2, 2, {2, 2, 2}},
+        Counted{8, 1, {6, 9, 15}}, Counted{4, 2, {4, 6, 6}}, Counted{2, 4, {2, 2, 2}}})
+    for (std::size_t i = 0; i < counted.size(); ++i) {
+      const Layout layout{.host_sizes = std::vector(static_cast<std::size_t>(hosts), on_host)};
+      const Job job = simulate(layout, 1, 120 * second, [&](int rank) -> std::uint64_t {
+        const ProcessGroup group = join_world(rank, layout.ranks());
+        constexpr std::int64_t elements[] = {1 << 10, 1 << 13, 1 << 20};
+        group.all_reduce(ones({elements[i]}, {float64}), distributed::ReduceOp::mean).wait();
+        mark();
+        return 0;
+      });
+      expect_success(job);
+      std::int64_t most = 0;
+      for (const Outcome& rank : job.ranks)
+        most =
+            std::max(most, rank.mark[1].traffic.between_hosts - rank.mark[0].traffic.between_hosts);
+      EXPECT_EQ(most, counted[i]) << hosts << " hosts of " << on_host << ", size " << i;
+    }
 }
 
 // Draws a fault that happens while the job of `sound` runs.

@@ -16,7 +16,7 @@ enum CreationTag { tag_of_all = 1, tag_of_host, tag_across_hosts };
 
 // The ranks of this host, with the lowest of them in the world. All processes call it.
 struct OwnHost {
-  int local_rank = 0, lowest = 0;
+  int local_rank = 0, lowest = 0, size = 1;
 
   explicit OwnHost(int rank) {
     MPI_Comm host = MPI_COMM_NULL;
@@ -26,6 +26,7 @@ struct OwnHost {
             "MPI_Comm_split_type");
     }
     check(MPI_Comm_rank(host, &local_rank), "MPI_Comm_rank");
+    check(MPI_Comm_size(host, &size), "MPI_Comm_size");
     {
       const BlockingCall guard("MPI_Allreduce", "all processes of this host");
       check(MPI_Allreduce(&rank, &lowest, 1, MPI_INT, MPI_MIN, host), "MPI_Allreduce");
@@ -34,6 +35,29 @@ struct OwnHost {
     MPI_Comm_free(&host);
   }
 };
+
+// Returns the lowest rank on the host of each of `size` ranks. An all-reduce of three numbers tells
+// whether all hosts have as many ranks, which follow each other. Only where they have not is a
+// number for each rank sent to each rank. All processes call it.
+std::vector<int> lowest_ranks(int rank, int size, const OwnHost& own) {
+  std::vector<int> lowest(static_cast<std::size_t>(size));
+  const auto usual = [&](int r) { return r / own.size * own.size; };
+  const int mine[] = {own.size, -own.size, own.lowest != usual(rank)};
+  int most[std::size(mine)];
+  {
+    const BlockingCall guard("MPI_Allreduce", "all processes");
+    check(MPI_Allreduce(mine, most, std::size(mine), MPI_INT, MPI_MAX, MPI_COMM_WORLD),
+          "MPI_Allreduce");
+  }
+  if (most[0] == -most[1] && !most[2]) {
+    for (int r = 0; r < size; ++r) lowest[static_cast<std::size_t>(r)] = usual(r);
+    return lowest;
+  }
+  const BlockingCall guard("MPI_Allgather", "all processes");
+  check(MPI_Allgather(&own.lowest, 1, MPI_INT, lowest.data(), 1, MPI_INT, MPI_COMM_WORLD),
+        "MPI_Allgather");
+  return lowest;
+}
 
 }  // namespace
 
@@ -70,13 +94,11 @@ Hosts find_hosts() {
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
   OwnHost own(rank);
-  if (const int emulated = emulated_ranks_per_host(); emulated > 0) own.lowest = rank / emulated;
-  Hosts hosts{.numbers = std::vector<int>(static_cast<std::size_t>(size)),
-              .local_rank = own.local_rank};
-  const BlockingCall guard("MPI_Allgather", "all processes");
-  check(MPI_Allgather(&own.lowest, 1, MPI_INT, hosts.numbers.data(), 1, MPI_INT, MPI_COMM_WORLD),
-        "MPI_Allgather");
-  return hosts;
+  if (const int emulated = emulated_ranks_per_host(); emulated > 0) {
+    own.size = emulated;
+    own.lowest = rank / emulated * emulated;
+  }
+  return {.numbers = lowest_ranks(rank, size, own), .local_rank = own.local_rank};
 }
 
 HostCommunicators::HostCommunicators(std::shared_ptr<World> world,

@@ -166,14 +166,15 @@ void HostCollective::name_disagreement() {
   char* memory = memory_->allocate(bytes * (layout_.hosts.size() + 1));
   std::memcpy(memory, &exchange_.own_fingerprint(), bytes);
   if (layout_.host != 0) {
-    calls.send_to_leader(memory, bytes, 0);
-    calls.receive_from_leader(memory + bytes, bytes, 0);  // never sent: the failure comes instead
+    calls.send(memory, bytes, 0, Transfers::Tag::calls);
+    // Never sent: the failure comes instead.
+    calls.receive(memory + bytes, bytes, 0, Transfers::Tag::calls);
     for (;;) calls.wait(patient_);
   }
   std::vector<Fingerprint> fingerprints(layout_.hosts.size());
   std::vector<int> leaders;
   for (std::size_t h = 1; h < layout_.hosts.size(); ++h)
-    calls.receive_from_leader(memory + bytes * h, bytes, h);
+    calls.receive(memory + bytes * h, bytes, h, Transfers::Tag::calls);
   calls.wait(patient_);
   for (std::size_t h = 0; h < layout_.hosts.size(); ++h) {
     leaders.push_back(layout_.hosts[h].front());

@@ -49,6 +49,7 @@ std::string wait_for_all_at_exit(int rank) {
                  stderr);
     return true;
   };
+  if (!world) own.barrier_has_failed = true;  // the others may wait in from_environment
   for (;;) {
     TimedBarrier barrier(TimedBarrier::Purpose::exit);
     barrier.wait(deadline, in_between, lives);

@@ -19,7 +19,9 @@ struct Process {
   std::atomic<std::chrono::milliseconds> timeout{};
   std::optional<ProcessMark> mark = {};  ///< Of the process that uses MPI.
   std::atomic<bool> rank_is_missing{false};
-  std::string failed_start = {};  ///< Why the latest barrier at the start failed: " because ...".
+  int barriers_passed = 0;          ///< Of TimedBarrier.
+  bool barrier_has_failed = false;  ///< Of the next such barrier, an earlier try has.
+  std::string failed_start = {};    ///< Why the latest barrier at the start failed: " because ...".
   std::atomic<int> blocking_calls{0};  ///< That threads of this process are in (watchdog.h).
   /// The library's own threads hold this mutex shared while they call MPI. Finalising MPI locks it
   /// exclusively and never unlocks it.

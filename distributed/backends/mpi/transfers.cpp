@@ -93,28 +93,19 @@ Transfers::~Transfers() {
 void Transfers::receive(void* to, std::size_t bytes, std::size_t index, Tag tag) {
   awaits_result_ = tag != Tag::scatter;
   check(MPI_Irecv(to, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(index),
-                  static_cast<int>(tag), comms_.host(), &add(comms_.layout().own_host()[index])),
+                  static_cast<int>(tag), comm_of(tag), &add(rank_at(index, tag))),
         "MPI_Irecv");
 }
 
 void Transfers::send(const void* from, std::size_t bytes, std::size_t index, Tag tag) {
   check(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(index),
-                  static_cast<int>(tag), comms_.host(), &add(comms_.layout().own_host()[index])),
+                  static_cast<int>(tag), comm_of(tag), &add(rank_at(index, tag))),
         "MPI_Isend");
 }
 
-void Transfers::receive_from_leader(void* to, std::size_t bytes, std::size_t host) {
-  check(MPI_Irecv(to, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(host),
-                  static_cast<int>(Tag::calls), comms_.across_hosts(),
-                  &add(comms_.layout().hosts[host].front())),
-        "MPI_Irecv");
-}
-
-void Transfers::send_to_leader(const void* from, std::size_t bytes, std::size_t host) {
-  check(MPI_Isend(from, static_cast<int>(bytes), MPI_BYTE, static_cast<int>(host),
-                  static_cast<int>(Tag::calls), comms_.across_hosts(),
-                  &add(comms_.layout().hosts[host].front())),
-        "MPI_Isend");
+int Transfers::rank_at(std::size_t index, Tag tag) const {
+  const HostLayout& layout = comms_.layout();
+  return tag == Tag::calls ? layout.hosts[index].front() : layout.own_host()[index];
 }
 
 MPI_Request& Transfers::add_between_hosts() { return add(other_hosts); }

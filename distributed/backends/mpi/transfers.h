@@ -91,12 +91,10 @@ class Transfers : public PendingMessages {
   Transfers(const Transfers&) = delete;
   Transfers& operator=(const Transfers&) = delete;
 
-  /// Exchange messages with the rank that has this index on this host.
+  /// Exchange messages with the rank that has this index on this host or, for calls, as a leader
+  /// with that of a host.
   void receive(void* to, std::size_t bytes, std::size_t index, Tag tag);
   void send(const void* from, std::size_t bytes, std::size_t index, Tag tag);
-  /// Exchange messages with the leader of a host, as a leader.
-  void receive_from_leader(void* to, std::size_t bytes, std::size_t host);
-  void send_to_leader(const void* from, std::size_t bytes, std::size_t host);
   /// Returns the place for the request of an MPI collective between hosts.
   MPI_Request& add_between_hosts();
 
@@ -114,6 +112,10 @@ class Transfers : public PendingMessages {
  private:
   static constexpr int other_hosts = -1;
   MPI_Request& add(int rank);
+  int rank_at(std::size_t index, Tag tag) const;
+  MPI_Comm comm_of(Tag tag) const {
+    return tag == Tag::calls ? comms_.across_hosts() : comms_.host();
+  }
 
   const HostCommunicators& comms_;
   const PendingMessages& exchange_;
