@@ -56,11 +56,21 @@ class GradientSum {
     if (!(sum_.is_exclusive() && sum_.is_dense())) sum_ = sum_.clone();
     sum_.add_(gradient);
   }
+  // Keeps the last gradient apart from the sum of the others, if a kernel can read both alike.
+  void add_as_part(const Tensor& gradient) {
+    if (!gradient.defined()) return;
+    add(take_second_part());
+    const bool fits = sum_.defined() && sum_.is_dense() && gradient.strides() == sum_.strides() &&
+                      gradient.device() == sum_.device();
+    if (fits) second_ = gradient;
+    else add(gradient);
+  }
   Tensor take() { return std::move(sum_); }
+  Tensor take_second_part() { return std::move(second_); }
   bool is_empty() const { return !sum_.defined(); }
 
  private:
-  Tensor sum_;
+  Tensor sum_, second_;
 };
 
 struct LeafState {
@@ -133,6 +143,7 @@ class BackwardPass {
   void run();
   void defer(std::function<std::vector<Tensor>()> rest) { rest_ = std::move(rest); }
   void compute_deferred_gradients();
+  Tensor take_second_part() { return std::move(second_part_); }
   bool retains_graph() const { return retain_graph_; }
 
  private:
@@ -152,6 +163,7 @@ class BackwardPass {
   std::function<std::vector<Tensor>()>
       rest_;  // the function that the running closure passed to defer_gradients
   Deferred deferred_;
+  Tensor second_part_;  // of the gradient of the node whose closure runs
   std::vector<Node*> order_;
   std::unordered_map<Node*, GradientSum> gradients_;
   std::unordered_map<const void*, LeafState> leaves_;
@@ -197,6 +209,7 @@ void BackwardPass::visit(Node& node) {
   Tensor gradient;
   if (const auto found = gradients_.find(&node); found != gradients_.end()) {
     gradient = found->second.take();
+    second_part_ = found->second.take_second_part();
     gradients_.erase(found);
   }
   std::vector<Tensor> gradients(node.edges.size());
@@ -232,6 +245,9 @@ std::vector<Tensor> BackwardPass::apply(Node& node, Tensor gradient) {
     node.backward = nullptr;  // frees what it saved as early as possible
     node.freed = true;
   }
+  if (take_second_part().defined())
+    fail<Error>("backward of '{}': it never called take_second_part(), for which it was marked",
+                node.name);
   expect_one_gradient_per_input(node, gradients);
   return gradients;
 }
@@ -243,7 +259,9 @@ void BackwardPass::deliver(const Node& node, std::size_t i, Tensor gradient) {
   if (!edge.node && !edge.leaf.defined()) return;
   expect_like_input(node, i, gradient);
   if (edge.node) {
-    if (gradient.defined()) gradients_[edge.node.get()].add(widened(gradient, node.dtypes[i]));
+    GradientSum& sum = gradients_[edge.node.get()];
+    gradient = widened(gradient, node.dtypes[i]);
+    edge.node->takes_two_parts ? sum.add_as_part(gradient) : sum.add(gradient);
     return;
   }
   LeafState& state = leaves_[edge.leaf.id()];
@@ -330,6 +348,12 @@ bool frees_saved_tensors() { return current_pass && !current_pass->retains_graph
 void mark_waits_for_ranks(const Tensor& output) {
   if (output.meta() && output.meta()->node) output.meta()->node->waits_for_ranks = true;
 }
+
+void mark_takes_two_parts(const Tensor& output) {
+  if (output.meta() && output.meta()->node) output.meta()->node->takes_two_parts = true;
+}
+
+Tensor take_second_part() { return current_pass ? current_pass->take_second_part() : Tensor(); }
 
 const std::string& current_operation() {
   static const auto& none = *new std::string;  // threads may outlive static objects

@@ -41,6 +41,8 @@ struct Node {
   bool freed = false;
   /// The backward waits for other ranks and calls compute_deferred_gradients() before it does.
   bool waits_for_ranks = false;
+  /// The backward calls take_second_part(), so its gradient may come as two parts to be added.
+  bool takes_two_parts = false;
 
   Node() = default;
   Node(const Node&) = delete;

@@ -129,13 +129,12 @@ void sum_planes(const GradientSource<T, A, mask> from, T* masked, const Activati
 }
 
 template <class T, ReluMask mask, bool write, bool weighted>
-void gradient_sums_as(const ActivationLayout& v, const Tensor& dy, const SavedForward& of,
-                      double* sums, const Tensor& out) {
+void gradient_sums_as(const ActivationLayout& v, const GradientSums& arguments) {
+  const SavedForward& of = arguments.saved;
   using A = Accumulate<T>;
   const std::int64_t C = v.channels, group = v.is_rows ? v.rows_in_group() : 1;
-  const GradientSource<T, A, mask> in{
-      dy.data<T>(), of.x.data<T>(), mask == ReluMask::from_output ? of.output.data<T>() : nullptr};
-  T* masked = write ? out.data<T>() : nullptr;
+  const GradientSource<T, A, mask> in(arguments.dy, of, arguments.addend);
+  T* masked = write ? arguments.masked_dy.data<T>() : nullptr;
   const OutputCoefficientArrays<A> f(of.normalization, C, group);
   const Tiles tiles(v);
   std::vector<double> partial(static_cast<std::size_t>(tiles.chunks * 2 * C));
@@ -160,7 +159,7 @@ void gradient_sums_as(const ActivationLayout& v, const Tensor& dy, const SavedFo
                                             sum1, sum2);
     }
   });
-  double *sum1 = sums + packet_header_size, *sum2 = sum1 + C;
+  double *sum1 = arguments.sums.data<double>() + packet_header_size, *sum2 = sum1 + C;
   std::fill_n(sum1, 2 * C, 0.0);
   for (std::int64_t k = 0; k < tiles.chunks; ++k)
     for (std::int64_t c = 0; c < 2 * C; ++c)
@@ -177,11 +176,13 @@ void batch_norm_gradient_sums(const GradientSums& arguments) {
   const SavedForward& saved = arguments.saved;
   const ActivationLayout layout(saved.x);
   dispatch(RealTypes{}, arguments.dy.dtype(), "batch_norm", [&]<class T>() {
-    with_relu_mask(saved.normalization, [&]<ReluMask mask>() {
-      dispatch_flag(saved.weighted, [&]<bool weighted>() {
+    dispatch_flag(saved.weighted, [&]<bool weighted>() {
+      if (arguments.addend.defined())
+        return gradient_sums_as<T, ReluMask::from_output_of_two_parts, true, weighted>(layout,
+                                                                                       arguments);
+      with_relu_mask(saved.normalization, [&]<ReluMask mask>() {
         dispatch_flag(arguments.masked_dy.defined(), [&]<bool write>() {
-          gradient_sums_as<T, mask, write, weighted>(
-              layout, arguments.dy, saved, arguments.sums.data<double>(), arguments.masked_dy);
+          gradient_sums_as<T, mask, write, weighted>(layout, arguments);
         });
       });
     });

@@ -492,6 +492,37 @@ TEST(Engine, AWaitingOperationThatDoesNotAskLosesNothing) {
   EXPECT_EQ(w.grad().item<double>(), 3);
 }
 
+// An identity that takes its gradient in two parts, and notes how many came.
+Tensor pass_parts(const Tensor& x, std::vector<int>& parts, bool takes = true) {
+  const Tensor y = record("parts", x.detach().clone(), {x}, [&parts, takes](const Tensor& g) {
+    if (!takes) return g;
+    const Tensor second = autograd::take_second_part();
+    parts.push_back(second.defined() ? 2 : 1);
+    return second.defined() ? g + second : g;
+  });
+  autograd::mark_takes_two_parts(y);
+  return y;
+}
+
+TEST(Engine, TheLastGradientStaysAPartForOperationsThatAddIt) {
+  const Tensor x = randn({2, 3}).requires_grad_();
+  std::vector<int> parts;
+  for (const int uses : {1, 2, 3}) {
+    x.set_grad({});
+    const Tensor y = pass_parts(x, parts);
+    Tensor loss = sum(y * ones(y.shape()));
+    for (int use = 1; use < uses; ++use) loss = loss + sum(y * full(y.shape(), use + 1.0));
+    loss.backward();
+    EXPECT_EQ(to_vector(x.grad()), std::vector<double>(6, uses * (uses + 1) / 2));
+  }
+  // The gradient of a transposed use has other strides.
+  const Tensor y = pass_parts(x, parts);
+  (sum(y * y) + sum(y.transpose(0, 1) * ones({3, 2}))).backward();
+  EXPECT_EQ(parts, (std::vector<int>{1, 2, 2, 1}));
+  const Tensor lost = pass_parts(x, parts, false);
+  EXPECT_THROW((sum(lost * lost) + sum(lost * lost)).backward(), Error);
+}
+
 TEST(Engine, DeferringOutsideOfABackwardIsAnError) {
   EXPECT_THROW(autograd::defer_gradients([] { return std::vector<Tensor>{}; }), Error);
   autograd::compute_deferred_gradients();

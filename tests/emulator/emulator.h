@@ -136,6 +136,9 @@ class DeviceAccess {
 /// first uses.
 std::vector<std::set<int>> contexts();
 
+/// What each cudaHostAlloc calls first with its bytes, if it is not empty.
+std::function<void(std::size_t)>& on_host_alloc();
+
 // ---- fake_nccl.cpp
 
 /// Returns the most channels that each communicator so far may have, as it was configured.

@@ -159,6 +159,11 @@ std::vector<std::set<int>> contexts() {
   return all_contexts().of_thread;
 }
 
+std::function<void(std::size_t)>& on_host_alloc() {
+  static std::function<void(std::size_t)> action;
+  return action;
+}
+
 void register_kernel(const void* kernel, Binder binder) {
   const std::lock_guard lock(kernels().mutex);
   kernels().known[kernel] = binder;
@@ -301,6 +306,7 @@ cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) { return cudaSuccess; 
 
 cudaError_t cudaHostAlloc(void** block, std::size_t bytes, unsigned flags) {
   use_context();
+  if (on_host_alloc()) on_host_alloc()(bytes);
   if (const cudaError_t status = expect_no_capture(); status != cudaSuccess) return result(status);
   *block = std::malloc(bytes);
   if (census::note_call("cudaHostAlloc")) std::memset(*block, 0, bytes);

@@ -48,6 +48,7 @@ class Moved {
   }
   kernels::GradientSums operator()(const kernels::GradientSums& a) {
     return {.dy = (*this)(a.dy),
+            .addend = (*this)(a.addend),
             .saved = (*this)(a.saved),
             .header = a.header,
             .sums = (*this)(a.sums),

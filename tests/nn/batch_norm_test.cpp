@@ -6,6 +6,7 @@
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/gradcheck.h>
 #include <tutti/autograd/recompute.h>
+#include <tutti/autograd/record.h>
 #include <tutti/core/trace.h>
 #include <tutti/nn/batch_norm/layer.h>
 #include <tutti/nn/functional/layer_norm.h>
@@ -326,6 +327,37 @@ TEST(BatchNorm, GradientsOfInputAndResidualDoNotShareMemory) {
         for (std::size_t i = 0; i < got.size(); ++i)
           EXPECT_LT(relative_error(got[i], expected[i]), 1e-13)
               << i << " " << training << rectified << to_string(format);
+      }
+}
+
+// The kernel of a masked gradient adds the gradients of two uses. An identity behind the layer lets
+// the engine add them instead, which must give the same bits.
+TEST(BatchNorm, GradientsOfTwoUsesAreAddedToTheBit) {
+  Generator random(25);
+  for (const DType dtype : {float32, float64, bfloat16})
+    for (const auto format : {MemoryFormat::contiguous, MemoryFormat::channels_last})
+      for (const int uses : {2, 3}) {
+        SCOPED_TRACE(to_string(dtype) + to_string(format) + std::to_string(uses));
+        std::vector<Tensor> of_use;
+        for (int i = 0; i < uses + 2; ++i)
+          of_use.push_back(randn({4, 20, 5, 5}, {float64}, random).to(dtype).contiguous(format));
+        const auto run = [&](bool in_parts) {
+          BatchNorm layer({.channels = 20, .dtype = dtype == float64 ? float64 : float32});
+          const Tensor x = of_use[0].clone().requires_grad_(),
+                       r = of_use[1].clone().requires_grad_();
+          const Tensor y = layer.forward(x, {.residual = r, .relu = true});
+          const Tensor z = in_parts ? y
+                                    : autograd::record("identity", y.detach().clone(), {y},
+                                                       [](const Tensor& g) { return g; });
+          Tensor loss = sum(z * of_use[2]);
+          for (int i = 1; i < uses; ++i) loss = loss + sum(z * of_use[2 + i]);
+          loss.backward();
+          std::vector<double> all;
+          for (const Tensor& g : {x.grad(), r.grad(), layer.weight.grad(), layer.bias.grad()})
+            for (const double value : to_vector(g)) all.push_back(value);
+          return all;
+        };
+        EXPECT_EQ(run(true), run(false));
       }
 }
 
