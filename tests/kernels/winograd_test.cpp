@@ -81,6 +81,9 @@ TEST(Winograd, AgreesWithTheReferenceInFloat64) {
 // or, for the gradient of the weight, 450.
 TEST(Winograd, ComputesAllBlocks) { expect_agreement({4, 16, 128, 57, 58, 1}); }
 
+// The kernels of a part have 224 output channels, or 448 for the gradient of the input.
+TEST(Winograd, ComputesAllParts) { expect_agreement({1, 512, 256, 6, 7, 1}); }
+
 TEST(Winograd, GivesTheSameBitsAgain) {
   const Problem p(2, 32, 48, 30, 30, 1);
   const Tensor first = poisoned(p.dy.shape(), float32, last),
