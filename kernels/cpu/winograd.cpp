@@ -25,20 +25,32 @@ constexpr std::int64_t block_floats = std::int64_t{1} << 20;
 // planes of 2048 x 512 channels would take 144 MiB, those of a part take 16.
 constexpr std::int64_t part_floats = std::int64_t{1} << 22;
 
-TiledTensor tiled(const Tensor& t, const Tensor& outputs, std::int64_t padding) {
-  return {.data = t.raw(),
-          .dtype = t.dtype(),
-          .height = t.size(2),
-          .width = t.size(3),
-          .channels = t.size(1),
-          .tile_rows = (outputs.size(2) + 3) / 4,
-          .tile_columns = (outputs.size(3) + 3) / 4,
-          .padding = padding};
-}
+// The geometry of a convolution's outputs, which are cut into tiles.
+struct Tiling {
+  std::int64_t rows, columns, dilation, count;
 
-std::int64_t tiles_of(const Tensor& outputs) {
-  return outputs.size(0) * ((outputs.size(2) + 3) / 4) * ((outputs.size(3) + 3) / 4);
-}
+  Tiling(const Tensor& outputs, std::int64_t d)
+      : rows(tiles_of(outputs.size(2), d)),
+        columns(tiles_of(outputs.size(3), d)),
+        dilation(d),
+        count(outputs.size(0) * d * d * rows * columns) {}
+  TiledTensor of(const Tensor& t, std::int64_t padding) const {
+    return {.data = t.raw(),
+            .dtype = t.dtype(),
+            .height = t.size(2),
+            .width = t.size(3),
+            .channels = t.size(1),
+            .tile_rows = rows,
+            .tile_columns = columns,
+            .padding = padding,
+            .dilation = dilation};
+  }
+
+ private:
+  static std::int64_t tiles_of(std::int64_t size, std::int64_t d) {
+    return ((size + d - 1) / d + 3) / 4;
+  }
+};
 
 // 36 matrices of `rows` rows and `columns` columns. The gap of a cache line between them keeps
 // elements of the same position from competing for the same lines of the cache.
@@ -144,9 +156,10 @@ std::optional<Planes> kept_kernels(const Tensor& w, const KernelView& kernels) {
 // Convolves the images of x with kernels over the channels of x and those of y, which `all` has
 // transformed if it is not empty.
 bool convolve(const Tensor& x, const KernelView& kernels, std::optional<Planes> all,
-              const Tensor& bias, std::int64_t padding, const Tensor& y) {
+              const Tensor& bias, std::int64_t padding, std::int64_t dilation, const Tensor& y) {
   const auto& transforms = winograd_transforms_of_level()();
-  const std::int64_t ins = x.size(1), outs = y.size(1), tiles = tiles_of(y),
+  const Tiling tiling(y, dilation);
+  const std::int64_t ins = x.size(1), outs = y.size(1), tiles = tiling.count,
                      block = block_of(tiles, ins, outs, block_floats);
   if (!all && block < tiles) all = transformed(kernels);
   const std::int64_t part = all ? outs : part_of(outs, ins);
@@ -155,7 +168,7 @@ bool convolve(const Tensor& x, const KernelView& kernels, std::optional<Planes> 
   const float* const added = bias.defined() ? float_bias.data<float>() : nullptr;
   for (std::int64_t first = 0; first < tiles; first += block) {
     const std::int64_t count = std::min(block, tiles - first);
-    transforms.input(tiled(x, y, padding), tiles_in(inputs, first, count));
+    transforms.input(tiling.of(x, padding), tiles_in(inputs, first, count));
     for (std::int64_t out = 0; out < outs; out += part) {
       const std::int64_t some = std::min(part, outs - out);
       const Planes of_part = all ? *all : transformed(columns_of(kernels, out, some));
@@ -163,9 +176,14 @@ bool convolve(const Tensor& x, const KernelView& kernels, std::optional<Planes> 
                           outputs.matrices(count, out, some)))
         return false;
     }
-    if (!transforms.output(tiles_in(outputs, first, count), added, tiled(y, y, 0))) return false;
+    if (!transforms.output(tiles_in(outputs, first, count), added, tiling.of(y, 0))) return false;
   }
   return true;
+}
+
+// The padding in the rows of TiledTensor.
+std::int64_t padding_of(const ConvOptions& options) {
+  return options.padding[0] / options.dilation[0];
 }
 
 }  // namespace
@@ -179,8 +197,9 @@ bool can_convolve(const Tensor& x, const Tensor& w, const Tensor& y, const ConvO
     return t.rank() == 4 && is_float(t) && t.is_contiguous(last) && t.size(1) % 16 == 0;
   };
   return is_image(x) && is_image(y) && is_float(w) && w.size(2) == 3 && w.size(3) == 3 &&
-         options.groups == 1 && options.stride == Dims{1, 1} && options.dilation == Dims{1, 1} &&
-         options.padding[0] == options.padding[1] && options.padding[0] <= 2;
+         options.groups == 1 && options.stride == Dims{1, 1} &&
+         options.dilation[0] == options.dilation[1] && options.padding[0] == options.padding[1] &&
+         options.padding[0] % options.dilation[0] == 0 && padding_of(options) <= 2;
 }
 
 // Counts multiplications, and for each element of a transformed tensor as many as take the time to
@@ -189,7 +208,8 @@ bool is_faster(const Tensor& x, const Tensor& w, const Tensor& y, const ConvOpti
   if (exact_convolutions.load(std::memory_order_relaxed)) return false;
   const bool is_bfloat16 = x.dtype() == bfloat16;  // with direct sums at twice the speed or more
   if (!can_convolve(x, w, y, options) || (is_bfloat16 && onednn::has_amx())) return false;
-  const std::int64_t ins = x.size(1), outs = y.size(1), tiles = tiles_of(y);
+  const std::int64_t ins = x.size(1), outs = y.size(1),
+                     tiles = Tiling(y, options.dilation[0]).count;
   const std::int64_t direct = 9 * y.numel() * ins / (is_bfloat16 ? 2 : 1);
   const std::int64_t products = planes * tiles * ins * outs,
                      transforms = planes * (25 * tiles * (ins + outs) + 40 * ins * outs);
@@ -199,26 +219,29 @@ bool is_faster(const Tensor& x, const Tensor& w, const Tensor& y, const ConvOpti
 bool forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& options,
              const Tensor& y) {
   const KernelView kernels = transposed(kernel_view(w));
-  return convolve(x, kernels, kept_kernels(w, kernels), bias, options.padding[0], y);
+  return convolve(x, kernels, kept_kernels(w, kernels), bias, padding_of(options),
+                  options.dilation[0], y);
 }
 
 bool backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,
                     const Tensor& dx) {
-  return convolve(dy, reversed(kernel_view(w)), {}, {}, 2 - options.padding[0], dx);
+  return convolve(dy, reversed(kernel_view(w)), {}, {}, 2 - padding_of(options),
+                  options.dilation[0], dx);
 }
 
 bool backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
                      const Tensor& dw) {
   const auto& transforms = winograd_transforms_of_level()();
-  const std::int64_t ins = x.size(1), outs = dy.size(1), tiles = tiles_of(dy),
+  const Tiling tiling(dy, options.dilation[0]);
+  const std::int64_t ins = x.size(1), outs = dy.size(1), tiles = tiling.count,
                      block = block_of(tiles, ins, outs, 4 * block_floats),
                      part = block < tiles ? outs : part_of(outs, ins);
   const Planes inputs(block, ins), gradients(block, outs), sum(part, ins),
       summand(block < tiles ? outs : 0, ins);
   for (std::int64_t first = 0; first < tiles; first += block) {
     const std::int64_t count = std::min(block, tiles - first);
-    transforms.input(tiled(x, dy, options.padding[0]), tiles_in(inputs, first, count));
-    transforms.output_gradient(tiled(dy, dy, 0), tiles_in(gradients, first, count));
+    transforms.input(tiling.of(x, padding_of(options)), tiles_in(inputs, first, count));
+    transforms.output_gradient(tiling.of(dy, 0), tiles_in(gradients, first, count));
     for (std::int64_t out = 0; out < outs; out += part) {
       const std::int64_t some = std::min(part, outs - out);
       const Planes& into = first == 0 ? sum : summand;
