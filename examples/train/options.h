@@ -64,6 +64,8 @@ struct AugmentationOptions {
 struct SegmentationOptions {
   std::int64_t crop = 256;                ///< the side of the squares that training sees
   double min_scale = 0.5, max_scale = 2;  ///< of images, before they are cropped
+  double rotation = 0;      ///< the largest angle in degrees that images are turned by
+  double color = 0;         ///< the largest change of brightness, contrast and saturation
   double auxiliary = 0;     ///< the weight of an auxiliary head's loss; 0 for no such head
   std::int64_t width = 64;  ///< the channels of a U-Net at full resolution
 };

@@ -9,6 +9,7 @@
 #include <tutti/data/cifar.h>
 #include <tutti/data/idx.h>
 #include <tutti/data/segmentation_folder.h>
+#include <tutti/data/transforms/color_jitter.h>
 #include <tutti/data/transforms/crop.h>
 #include <tutti/data/transforms/flip.h>
 #include <tutti/data/transforms/masked.h>
@@ -138,22 +139,31 @@ void check_classes(const std::string& train_path, const std::vector<std::string>
 const std::vector<float> imagenet_mean{0.485f, 0.456f, 0.406f},
     imagenet_deviation{0.229f, 0.224f, 0.225f};
 
+std::vector<data::Transform> masked_transforms(const SegmentationOptions& o) {
+  std::vector<data::Transform> all{data::RandomMaskedScale(o.min_scale, o.max_scale)};
+  if (o.rotation > 0) all.emplace_back(data::RandomMaskedRotation(o.rotation));
+  all.emplace_back(data::RandomMaskedCrop(o.crop));
+  all.emplace_back(data::RandomHorizontalFlip());
+  if (o.color > 0)
+    all.emplace_back(data::OnImage(
+        data::ColorJitter({.brightness = o.color, .contrast = o.color, .saturation = o.color})));
+  return all;
+}
+
 TrainingData load_segmentation_folder(const TrainOptions& o) {
   const std::string train_path = o.data + "/train", test_path = o.data + "/val";
   const auto train = std::make_shared<data::SegmentationFolder>(train_path);
   const auto test = std::make_shared<data::SegmentationFolder>(test_path);
-  const SegmentationOptions& s = o.segmentation;
   check_classes(train_path, train->class_names(), test_path, test->class_names());
   return {.train = train,
           .test = test,
           .channels = 3,
           .classes = static_cast<std::int64_t>(train->class_names().size()),
-          .image_size = s.crop,
+          .image_size = o.segmentation.crop,
           .class_names = train->class_names(),
           .mean = imagenet_mean,
           .deviation = imagenet_deviation,
-          .train_transforms = {data::RandomMaskedScale(s.min_scale, s.max_scale),
-                               data::RandomMaskedCrop(s.crop), data::RandomHorizontalFlip()},
+          .train_transforms = masked_transforms(o.segmentation),
           .are_files = true};
 }
 

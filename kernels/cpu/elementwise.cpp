@@ -180,7 +180,7 @@ void where(const Tensor& condition, const Tensor& a, const Tensor& b, const Tens
     const U* second = static_cast<const U*>(b.raw());
     U* to = static_cast<U*>(out.raw());
     TensorIterator({&out, &condition, &a, &b}).for_each_block([=](const Block& block) {
-      const auto& [dy, dc, da, db] = block.stride;
+      const auto& [dy, dc, da, db, none] = block.stride;
       U* y = to + block.offset[0];
       const bool* c = choose + block.offset[1];
       const U* p = first + block.offset[2];

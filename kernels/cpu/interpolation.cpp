@@ -1,6 +1,7 @@
-// Interpolation on the CPU. A row of the result is computed in two steps: the rows that it depends
-// on are added with their weights, and then the columns. The gradient gathers in the same way, so
-// that its bits depend neither on threads nor on time.
+// Interpolation on the CPU. The forward interpolates the columns of each row of the input once and
+// adds such rows with their weights, because a row of the input serves several rows of the result.
+// The gradient gathers in the opposite order: it adds the rows that an element depends on, then
+// the columns. So its bits depend neither on threads nor on time.
 #include "../interpolation_positions.h"
 #include "../kernels.h"
 
@@ -9,7 +10,9 @@
 #include "vector.h"
 
 #include <algorithm>
+#include <array>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "../../core/begin_cpu_level.h"
@@ -17,34 +20,31 @@
 namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
 
-// An element that a sum reads, and its factor.
-template <class A>
-struct WeightedPosition {
-  std::int64_t position;
-  A weight;
-};
-
-// For each position of a result in one dimension, the positions that it is the weighted sum of.
+// For each position of a result in one dimension, the neighbouring elements that it is the weighted
+// sum of.
 template <class A>
 struct WeightedSums {
+  std::vector<std::int64_t> first;  // the element that each sum begins with
   std::vector<std::size_t> begin{0};
-  std::vector<WeightedPosition<A>> terms;
+  std::vector<A> weights;
 
-  void add(std::int64_t position, A weight) { terms.push_back({position, weight}); }
-  void finish_position() { begin.push_back(terms.size()); }
-  std::span<const WeightedPosition<A>> of(std::int64_t i) const {
+  std::span<const A> of(std::int64_t i) const {
     const auto at = static_cast<std::size_t>(i);
-    return std::span(terms).subspan(begin[at], begin[at + 1] - begin[at]);
+    return std::span(weights).subspan(begin[at], begin[at + 1] - begin[at]);
   }
+  std::int64_t first_of(std::int64_t i) const { return first[static_cast<std::size_t>(i)]; }
+  std::int64_t count() const { return static_cast<std::int64_t>(first.size()); }
 };
 
 template <class A>
 WeightedSums<A> sums_of_inputs(const InterpolatedDimension<A>& dimension) {
   WeightedSums<A> sums;
-  for (std::int64_t o = 0; o < dimension.out; ++o, sums.finish_position()) {
+  for (std::int64_t o = 0; o < dimension.out; ++o) {
     const InterpolationTaps<A> taps = dimension.taps(o);
-    sums.add(taps.first, taps.weight_of(taps.first));
-    if (taps.second != taps.first) sums.add(taps.second, taps.share);
+    sums.first.push_back(taps.first);
+    sums.weights.push_back(taps.weight_of(taps.first));
+    if (taps.second != taps.first) sums.weights.push_back(taps.share);
+    sums.begin.push_back(sums.weights.size());
   }
   return sums;
 }
@@ -52,72 +52,155 @@ WeightedSums<A> sums_of_inputs(const InterpolatedDimension<A>& dimension) {
 template <class A>
 WeightedSums<A> sums_of_outputs(const InterpolatedDimension<A>& dimension) {
   WeightedSums<A> sums;
-  for (std::int64_t i = 0; i < dimension.in; ++i, sums.finish_position()) {
+  for (std::int64_t i = 0; i < dimension.in; ++i) {
     const PositionRange<std::int64_t> range = dimension.outputs(i);
+    sums.first.push_back(range.begin);
     for (std::int64_t o = range.begin; o < range.end; ++o)
-      sums.add(o, dimension.taps(o).weight_of(i));
+      sums.weights.push_back(dimension.taps(o).weight_of(i));
+    sums.begin.push_back(sums.weights.size());
   }
   return sums;
 }
 
+// Loads and stores elements of a tensor, or sums, with the lanes of for_lanes().
+[[gnu::always_inline]] inline auto read(auto lanes, const auto* from) {
+  if constexpr (requires { lanes.get(from); }) return lanes.get(from);
+  else return lanes.load(from);
+}
+[[gnu::always_inline]] inline void write(auto lanes, auto* to, auto value) {
+  if constexpr (requires { lanes.put(to, value); }) lanes.put(to, value);
+  else lanes.store(to, value);
+}
+
+template <class From, class A>
+struct WeightedRow {
+  const From* elements;
+  A weight;
+};
+
 // Writes the weighted sum of rows of `length` elements.
-template <class T, class A>
-void add_rows_of(const T* from, std::int64_t length, std::span<const WeightedPosition<A>> rows,
-                 A* sum) {
+template <class T, class From, class To>
+void add_rows(const std::vector<WeightedRow<From, Accumulate<T>>>& rows, std::int64_t length,
+              To* out) {
   for_lanes<T>(length, [&](std::int64_t i, auto lanes) {
     typename decltype(lanes)::V total{};
-    for (const auto& [row, weight] : rows) total += weight * lanes.load(from + row * length + i);
-    lanes.put(sum + i, total);
+    for (const auto& [elements, weight] : rows) total += weight * read(lanes, elements + i);
+    write(lanes, out + i, total);
   });
 }
 
 // Writes the weighted sums of the columns of a row, which have `inner` elements each.
-template <class T, class A>
-void add_columns(const A* row, std::int64_t inner, std::int64_t width,
-                 const WeightedSums<A>& columns, T* out) {
-  for (std::int64_t w = 0; w < width; ++w) {
-    const auto terms = columns.of(w);
+template <class T, class From, class To>
+void add_columns(const From* row, std::int64_t inner, const WeightedSums<Accumulate<T>>& columns,
+                 To* out) {
+  using A = Accumulate<T>;
+  for (std::int64_t w = 0; w < columns.count(); ++w) {
+    const From* const first = row + columns.first_of(w) * inner;
+    const std::span<const A> weights = columns.of(w);
     if (inner == 1) {
       A total{};
-      for (const auto& [column, weight] : terms) total += weight * row[column];
-      out[w] = T(total);
+#pragma omp simd reduction(+ : total)
+      for (std::size_t k = 0; k < weights.size(); ++k) total += weights[k] * A(first[k]);
+      out[w] = To(total);
       continue;
     }
     for_lanes<T>(inner, [&](std::int64_t c, auto lanes) {
       typename decltype(lanes)::V total{};
-      for (const auto& [column, weight] : terms)
-        total += weight * lanes.get(row + column * inner + c);
-      lanes.store(out + w * inner + c, total);
+      const From* column = first + c;
+      for (const A weight : weights) {
+        total += weight * read(lanes, column);
+        column += inner;
+      }
+      write(lanes, out + w * inner + c, total);
     });
   }
 }
 
-// Computes `out` from `in`, both contiguous or both channels_last, with the sums that
-// sums_of(dimension) gives in each dimension.
-template <class T, class Dimensions, class SumsOf>
-void interpolate(const Tensor& in, const Tensor& out, const Dimensions& dimension,
-                 const SumsOf& sums_of) {
+// Where the rows and columns of a result are in memory, and the sums that they are.
+template <class T>
+struct Pass {
   using A = Accumulate<T>;
-  const WeightedSums<A> of[3] = {sums_of(dimension(0)), sums_of(dimension(1)),
-                                 sums_of(dimension(2))};
-  const SpatialDims from = spatial_dims(in.shape(), 2, 1), to = spatial_dims(out.shape(), 2, 1);
-  const std::int64_t inner = in.is_contiguous() && out.is_contiguous() ? 1 : out.size(1),
-                     in_row = from[2] * inner, rows = out.numel() / (to[2] * inner),
-                     cost = (in_row * static_cast<std::int64_t>(of[1].terms.size()) / to[1]) +
-                            to[2] * inner;
-  const T* source = in.data<T>();
-  T* target = out.data<T>();
-  parallel_for(rows, std::max<std::int64_t>(1, 16384 / cost), [&](auto begin, auto end) {
-    std::vector<A> sum(static_cast<std::size_t>(in_row));
-    std::vector<WeightedPosition<A>> terms;
+  WeightedSums<A> depth, height, width;
+  SpatialDims from, to;
+  std::int64_t inner, in_row, out_row;  // the elements of a position and of a row
+  std::int64_t rows;                    // of the result
+  const T* source;
+  T* target;
+
+  // The tensors are both contiguous or both channels_last; sums_of(d) gives the sums of dimension
+  // d.
+  Pass(const Tensor& in, const Tensor& out, const auto& sums_of)
+      : depth(sums_of(0)),
+        height(sums_of(1)),
+        width(sums_of(2)),
+        from(spatial_dims(in.shape(), 2, 1)),
+        to(spatial_dims(out.shape(), 2, 1)),
+        inner(in.is_contiguous() && out.is_contiguous() ? 1 : out.size(1)),
+        in_row(from[2] * inner),
+        out_row(to[2] * inner),
+        rows(out.numel() / out_row),
+        source(in.data<T>()),
+        target(out.data<T>()) {}
+
+  // Calls body(begin, end) for ranges of the result's rows, from several threads.
+  void for_each_range(const auto& body) const {
+    const std::int64_t terms = static_cast<std::int64_t>(height.weights.size()) / to[1],
+                       cost = in_row * terms + out_row;
+    parallel_for(rows, std::max<std::int64_t>(1, 16384 / cost), body);
+  }
+  // Calls body(slot, row, weight) for the rows of the source that a row of the result is the sum
+  // of. Slots from 0 to 3 tell neighbouring rows apart.
+  void for_each_source(std::int64_t row, const auto& body) const {
+    const std::int64_t volume = row / to[1] / to[0], d = row / to[1] % to[0], h = row % to[1];
+    std::int64_t at_depth = depth.first_of(d);
+    for (const A of_depth : depth.of(d)) {
+      std::int64_t at = height.first_of(h);
+      for (const A of_height : height.of(h)) {
+        body(static_cast<std::size_t>(at_depth % 2 * 2 + at % 2),
+             source + ((volume * from[0] + at_depth) * from[1] + at) * in_row,
+             of_depth * of_height);
+        ++at;
+      }
+      ++at_depth;
+    }
+  }
+};
+
+// Adds rows whose columns are interpolated, each of which serves several rows of the result.
+template <class T>
+void columns_first(const Pass<T>& pass) {
+  using A = Accumulate<T>;
+  pass.for_each_range([&](std::int64_t begin, std::int64_t end) {
+    std::array<const T*, 4> held{};  // the row in each buffer
+    std::array<std::vector<A>, 4> buffers;
+    std::vector<WeightedRow<A, A>> rows;
     for (std::int64_t row = begin; row < end; ++row) {
-      const std::int64_t volume = row / to[1] / to[0];
-      terms.clear();
-      for (const auto& [d, of_depth] : of[0].of(row / to[1] % to[0]))
-        for (const auto& [h, of_height] : of[1].of(row % to[1]))
-          terms.push_back({(volume * from[0] + d) * from[1] + h, of_depth * of_height});
-      add_rows_of<T, A>(source, in_row, terms, sum.data());
-      add_columns<T, A>(sum.data(), inner, to[2], of[2], target + row * to[2] * inner);
+      rows.clear();
+      pass.for_each_source(row, [&](std::size_t slot, const T* from, A weight) {
+        buffers[slot].resize(static_cast<std::size_t>(pass.out_row));
+        if (std::exchange(held[slot], from) != from)
+          add_columns<T>(from, pass.inner, pass.width, buffers[slot].data());
+        rows.push_back({buffers[slot].data(), weight});
+      });
+      add_rows<T>(rows, pass.out_row, pass.target + row * pass.out_row);
+    }
+  });
+}
+
+// Interpolates the columns of the sum of rows.
+template <class T>
+void rows_first(const Pass<T>& pass) {
+  using A = Accumulate<T>;
+  pass.for_each_range([&](std::int64_t begin, std::int64_t end) {
+    std::vector<A> sum(static_cast<std::size_t>(pass.in_row));
+    std::vector<WeightedRow<T, A>> rows;
+    for (std::int64_t row = begin; row < end; ++row) {
+      rows.clear();
+      pass.for_each_source(row, [&](std::size_t, const T* from, A weight) {
+        rows.push_back({from, weight});
+      });
+      add_rows<T>(rows, pass.in_row, sum.data());
+      add_columns<T>(sum.data(), pass.inner, pass.width, pass.target + row * pass.out_row);
     }
   });
 }
@@ -126,8 +209,8 @@ void interpolation_forward(const Tensor& x, const InterpolationOptions& options,
   if (y.numel() == 0) return;
   dispatch(RealTypes{}, x.dtype(), "interpolate", [&]<class T>() {
     using A = Accumulate<T>;
-    interpolate<T>(
-        x, y, [&](int d) { return InterpolatedDimension<A>(x, y, options, d); }, sums_of_inputs<A>);
+    columns_first(Pass<T>(
+        x, y, [&](int d) { return sums_of_inputs(InterpolatedDimension<A>(x, y, options, d)); }));
   });
 }
 
@@ -136,9 +219,9 @@ void interpolation_backward(const Tensor& dy, const InterpolationOptions& option
   if (dx.numel() == 0) return;
   dispatch(RealTypes{}, dy.dtype(), "interpolate", [&]<class T>() {
     using A = Accumulate<T>;
-    interpolate<T>(
-        dy, dx, [&](int d) { return InterpolatedDimension<A>(dx, dy, options, d); },
-        sums_of_outputs<A>);
+    rows_first(Pass<T>(dy, dx, [&](int d) {
+      return sums_of_outputs(InterpolatedDimension<A>(dx, dy, options, d));
+    }));
   });
 }
 

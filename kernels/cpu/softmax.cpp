@@ -33,8 +33,7 @@ void for_each_piece(const Slice<T>& slice, const Body& body) {
         continue;
       }
     }
-    for (std::int64_t i = 0; i < count; ++i)
-      buffer[static_cast<std::size_t>(i)] = convert<C>(slice[first + i]);
+    load_elements(&slice[first], slice.stride, buffer.data(), count);
     body(std::as_const(buffer).data(), first, count);
   }
 }
@@ -153,13 +152,39 @@ void backward(const Tensor& g, const Tensor& y, int dim, bool log, const Tensor&
 // must not throw.
 void check_targets(const Tensor& targets, std::int64_t classes, const CrossEntropyRule& rule) {
   const std::int64_t* data = targets.data<std::int64_t>();
-  const DimSlices<1> all(targets.shape(), {targets.strides()});
-  all.for_each_in(0, targets.numel(), [&](const auto& offsets) {
-    const std::int64_t target = data[offsets[0]];
-    if (target != rule.ignore_index && (target < 0 || target >= classes))
-      fail<ValueError>("cross_entropy: expected targets from 0 to {} (or ignore_index {}), got {}",
-                       classes - 1, rule.ignore_index, target);
+  TensorIterator({&targets}).for_each_block_serially([&](const Block& block) {
+    for (std::int64_t i = 0; i < block.count; ++i) {
+      const std::int64_t target = data[block.at(0, i)];
+      if (target != rule.ignore_index && (target < 0 || target >= classes))
+        fail<ValueError>(
+            "cross_entropy: expected targets from 0 to {} (or ignore_index {}), got {}",
+            classes - 1, rule.ignore_index, target);
+    }
   });
+}
+
+// The logits of the first class, which have the shape of the targets.
+Tensor first_class(const Tensor& x) {
+  return x.alias(without_dim(x.shape(), 1), without_dim(x.strides(), 1), x.offset());
+}
+
+// Calls of_tile(tile, block), or of_slice(block, i, slice) where there are many classes, for all
+// positions, from several threads. Tensor 0 of `positions` is first_class(logits).
+template <class C, class T>
+void for_each_position(const TensorIterator& positions, const Tensor& logits, const auto& of_tile,
+                       const auto& of_slice) {
+  const std::int64_t classes = logits.shape()[1], stride = logits.strides()[1],
+                     cost = 4 * classes;  // of an exponential for each class
+  const T* from = logits.data<T>();
+  if (Tile<C>::suits(classes, stride))
+    return positions.for_each_block(
+        [&](const Block& block) { for_each_tile<C>(block, from, classes, stride, of_tile); }, cost);
+  positions.for_each_block(
+      [&](const Block& block) {
+        for (std::int64_t i = 0; i < block.count; ++i)
+          of_slice(block, i, Slice<T>{from + block.at(0, i), classes, stride});
+      },
+      cost);
 }
 
 void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyRule& rule,
@@ -172,12 +197,10 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntro
     C* loss = losses.data<C>();
     C* normalizer = normalizers.data<C>();
     const std::int64_t classes = logits.shape()[1], stride = logits.strides()[1];
-    const DimSlices<4> slices(targets.shape(), {without_dim(logits.strides(), 1), targets.strides(),
-                                                losses.strides(), normalizers.strides()});
-    const auto finish = [=](const auto& offsets, C reference, double log_sum) {
-      const Slice<T> x{from + offsets[0], classes, stride};
-      const std::int64_t t = target[offsets[1]];
-      normalizer[offsets[3]] = static_cast<C>(log_sum);
+    const auto finish = [=](const Block& block, std::int64_t at, C reference, double log_sum) {
+      const Slice<T> x{from + block.at(0, at), classes, stride};
+      const std::int64_t t = target[block.at(1, at)];
+      normalizer[block.at(3, at)] = static_cast<C>(log_sum);
       double value = 0;
       if (t != rule.ignore_index) {
         const auto loss_of = [&](std::int64_t i) {
@@ -189,25 +212,27 @@ void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntro
           for (std::int64_t i = 0; i < classes; ++i) sum += loss_of(i);
         value = smoothed_loss(rule, loss_of(t), sum, classes);
       }
-      loss[offsets[2]] = static_cast<C>(value);
+      loss[block.at(2, at)] = static_cast<C>(value);
     };
-    if (Tile<C>::suits(classes, stride))
-      return for_each_tile<C>(slices, from, classes, stride,
-                              [=](Tile<C>& tile, const auto& positions) {
-                                tile.sum_exponentials();
-                                for (std::size_t i = 0; i < positions.size(); ++i)
-                                  finish(positions[i], tile.reference(i), std::log(tile.sum(i)));
-                              });
-    slices.for_each(classes, [=](const auto& offsets) {
-      const Slice<T> x{from + offsets[0], classes, stride};
-      const C reference = reference_of<C>(x);
-      finish(offsets, reference, log_sum_of<C>(x, reference));
-    });
+    const Tensor first = first_class(logits);
+    for_each_position<C, T>(
+        TensorIterator({&first, &targets, &losses, &normalizers}), logits,
+        [=](Tile<C>& tile, const Block& block) {
+          tile.sum_exponentials();
+          for (std::int64_t i = 0; i < block.count; ++i) {
+            const auto lane = static_cast<std::size_t>(i);
+            finish(block, i, tile.reference(lane), std::log(tile.sum(lane)));
+          }
+        },
+        [=](const Block& block, std::int64_t i, const Slice<T>& x) {
+          const C reference = reference_of<C>(x);
+          finish(block, i, reference, log_sum_of<C>(x, reference));
+        });
   });
 }
 
-// The gradient of the losses with respect to the logits. The offsets of a position are those of its
-// logits, target, gradient of the loss, normalizer and result.
+// The gradient of the losses with respect to the logits. The tensors of a block are the logits,
+// targets, gradients of the losses, normalizers and the result.
 template <class C, class T>
 struct CrossEntropyGradient {
   const std::int64_t* target;
@@ -221,16 +246,16 @@ struct CrossEntropyGradient {
     return factor * (probability - wanted.each - wanted.target);
   }
 
-  void compute(const auto& offsets, const Slice<T>& x) const {
-    const std::int64_t t = target[offsets[1]];
-    T* dx = out + offsets[4];
+  void compute(const Block& block, std::int64_t at, const Slice<T>& x) const {
+    const std::int64_t t = target[block.at(1, at)];
+    T* dx = out + block.at(4, at);
     if (t == ignore_index) {  // The gradient is 0, even if the logits are NaN.
       for (std::int64_t i = 0; i < x.length; ++i) dx[i * out_stride] = convert<T>(C(0));
       return;
     }
     const ScaledProbabilities<C> gradient{.reference = reference_of<C>(x),
-                                          .log_sum = normalizer[offsets[3]],
-                                          .factor = loss_gradient[offsets[2]],
+                                          .log_sum = normalizer[block.at(3, at)],
+                                          .factor = loss_gradient[block.at(2, at)],
                                           .subtracted = wanted.each};
     for_each_piece<C>(x, [&](const C* values, std::int64_t first, std::int64_t count) {
       BlockBuffer<C> result;
@@ -243,23 +268,24 @@ struct CrossEntropyGradient {
     });
   }
 
-  void compute_tile(Tile<C>& tile, const auto& positions) const {
+  void compute_tile(Tile<C>& tile, const Block& block) const {
     std::array<C, Tile<C>::lanes> log_sums{}, factors{}, of_targets{};
-    for (std::size_t i = 0; i < positions.size(); ++i) {
-      const std::int64_t t = target[positions[i][1]];
-      log_sums[i] = normalizer[positions[i][3]];
-      factors[i] = loss_gradient[positions[i][2]];
+    for (std::size_t i = 0; i < static_cast<std::size_t>(block.count); ++i) {
+      const auto at = static_cast<std::int64_t>(i);
+      const std::int64_t t = target[block.at(1, at)];
+      log_sums[i] = normalizer[block.at(3, at)];
+      factors[i] = loss_gradient[block.at(2, at)];
       if (t != ignore_index)
         of_targets[i] = of_target(
             factors[i], Math::exp(log_probability(tile.at(t, i), tile.reference(i), log_sums[i])));
     }
     tile.scale_probabilities(log_sums.data(), factors.data(), wanted.each);
-    for (std::size_t i = 0; i < positions.size(); ++i) {
-      const std::int64_t t = target[positions[i][1]];
+    for (std::size_t i = 0; i < static_cast<std::size_t>(block.count); ++i) {
+      const std::int64_t t = target[block.at(1, static_cast<std::int64_t>(i))];
       if (t != ignore_index) tile.at(t, i) = of_targets[i];
       else tile.fill(i, 0);
     }
-    tile.write(positions, 4, out, out_stride);
+    tile.write(block, 4, out, out_stride);
   }
 };
 
@@ -268,25 +294,20 @@ void cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& tar
                         const Tensor& out) {
   dispatch(RealTypes{}, logits.dtype(), "cross_entropy", [&]<class T>() {
     using C = ComputeType<T>;
-    const std::int64_t classes = logits.shape()[1], stride = logits.strides()[1];
-    const T* from = logits.data<T>();
     const CrossEntropyGradient<C, T> gradient{targets.data<std::int64_t>(),
                                               g.data<C>(),
                                               normalizers.data<C>(),
                                               out.data<T>(),
                                               out.strides()[1],
                                               rule.ignore_index,
-                                              {rule, classes}};
-    const DimSlices<5> slices(targets.shape(),
-                              {without_dim(logits.strides(), 1), targets.strides(), g.strides(),
-                               normalizers.strides(), without_dim(out.strides(), 1)});
-    if (Tile<C>::suits(classes, stride))
-      return for_each_tile<C>(
-          slices, from, classes, stride,
-          [=](Tile<C>& tile, const auto& positions) { gradient.compute_tile(tile, positions); });
-    slices.for_each(classes, [=](const auto& offsets) {
-      gradient.compute(offsets, Slice<T>{from + offsets[0], classes, stride});
-    });
+                                              {rule, logits.shape()[1]}};
+    const Tensor first = first_class(logits), first_out = first_class(out);
+    for_each_position<C, T>(
+        TensorIterator({&first, &targets, &g, &normalizers, &first_out}), logits,
+        [=](Tile<C>& tile, const Block& block) { gradient.compute_tile(tile, block); },
+        [=](const Block& block, std::int64_t i, const Slice<T>& x) {
+          gradient.compute(block, i, x);
+        });
   });
 }
 

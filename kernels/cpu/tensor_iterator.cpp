@@ -64,14 +64,15 @@ void TensorIterator::tile_transposed() {
   }
 }
 
-void TensorIterator::visit_in_parallel(Call call, const void* body) const {
-  constexpr std::int64_t grain = 16 * Block::max_count;
+void TensorIterator::visit_in_parallel(Call call, const void* body, std::int64_t cost) const {
+  const std::int64_t grain = std::max<std::int64_t>(1, 16 * Block::max_count / cost);
   parallel_for(product(shape_, 0, shape_.size()), grain,
                [&](std::int64_t begin, std::int64_t end) { visit(begin, end, call, body); });
 }
 
 void TensorIterator::visit(std::int64_t begin, std::int64_t end, Call call,
                            const void* body) const {
+  if (begin >= end) return;
   const int inner = shape_.size() - 1;
   std::array<std::int64_t, Dims::max_rank> index{};
   Block block;
@@ -103,12 +104,7 @@ namespace {
 
 template <class T, class C>
 void load(const char* base, std::int64_t offset, std::int64_t stride, C* to, std::int64_t count) {
-  const T* from = reinterpret_cast<const T*>(base) + offset;
-  if (stride == 1)
-    for (std::int64_t i = 0; i < count; ++i) to[i] = convert<C>(from[i]);
-  else if (stride == 0) std::fill_n(to, count, convert<C>(*from));
-  else
-    for (std::int64_t i = 0; i < count; ++i) to[i] = convert<C>(from[i * stride]);
+  load_elements(reinterpret_cast<const T*>(base) + offset, stride, to, count);
 }
 
 template <class T, class C>

@@ -11,6 +11,7 @@
 #include "../../core/tensor.h"
 #include "../element_types.h"
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 
@@ -21,10 +22,13 @@ namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 /// `count` elements of each tensor k: the first at offset[k], the next ones stride[k] apart (0 for
 /// a tensor that broadcasts).
 struct Block {
-  static constexpr int max_tensors = 4;
+  static constexpr int max_tensors = 5;
   static constexpr std::int64_t max_count = 1024;
   std::int64_t count = 0;
   std::array<std::int64_t, max_tensors> offset{}, stride{};
+
+  /// Returns the offset of element i of tensor k.
+  std::int64_t at(std::size_t k, std::int64_t i) const { return offset[k] + i * stride[k]; }
 };
 
 class TensorIterator {
@@ -33,10 +37,10 @@ class TensorIterator {
   TensorIterator(std::initializer_list<const Tensor*> tensors);
 
   /// Calls body(const Block&) for blocks that cover the first tensor, from several threads. `body`
-  /// must not throw.
+  /// must not throw. `cost` is the work for an element, 1 where it computes one number.
   template <class Body>
-  void for_each_block(const Body& body) const {
-    visit_in_parallel(call_body<Body>, &body);
+  void for_each_block(const Body& body, std::int64_t cost = 1) const {
+    visit_in_parallel(call_body<Body>, &body, cost);
   }
   /// Calls body(const Block&) for the same elements on the calling thread alone.
   template <class Body>
@@ -52,7 +56,7 @@ class TensorIterator {
   }
   void make_blocks_long();
   void tile_transposed();
-  void visit_in_parallel(Call call, const void* body) const;
+  void visit_in_parallel(Call call, const void* body, std::int64_t cost) const;
   void visit(std::int64_t begin, std::int64_t end, Call call, const void* body) const;
 
   std::size_t tensors_;
@@ -84,6 +88,16 @@ class BlockReader {
   bool same_type_;
   Load load_;
 };
+
+/// Converts `count` elements that begin at `from`, `stride` apart, into dense numbers.
+template <class T, class C>
+void load_elements(const T* from, std::int64_t stride, C* to, std::int64_t count) {
+  if (stride == 1)
+    for (std::int64_t i = 0; i < count; ++i) to[i] = convert<C>(from[i]);
+  else if (stride == 0) std::fill_n(to, count, convert<C>(*from));
+  else
+    for (std::int64_t i = 0; i < count; ++i) to[i] = convert<C>(from[i * stride]);
+}
 
 /// Converts `count` dense numbers into elements that begin at `to`, `stride` apart.
 template <class T, class C>

@@ -6,6 +6,8 @@
 #include "packed_weights.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 namespace tutti::kernels::cpu {
 
@@ -19,21 +21,36 @@ constexpr std::int64_t planes = 36;
 // The planes of a block of tiles should stay in the cache between a transform and the products. For
 // gradients of weights blocks are larger, because each adds to all of them.
 constexpr std::int64_t block_floats = std::int64_t{1} << 20;
+// Where one block holds all tiles, kernels are transformed and multiplied a part at a time: the
+// planes of 2048 x 512 channels would take 144 MiB, those of a part take 16.
+constexpr std::int64_t part_floats = std::int64_t{1} << 22;
 
-TiledTensor tiled(const Tensor& t, const Tensor& outputs, std::int64_t padding) {
-  return {.data = t.raw(),
-          .dtype = t.dtype(),
-          .height = t.size(2),
-          .width = t.size(3),
-          .channels = t.size(1),
-          .tile_rows = (outputs.size(2) + 3) / 4,
-          .tile_columns = (outputs.size(3) + 3) / 4,
-          .padding = padding};
-}
+// The geometry of a convolution's outputs, which are cut into tiles.
+struct Tiling {
+  std::int64_t rows, columns, dilation, count;
 
-std::int64_t tiles_of(const Tensor& outputs) {
-  return outputs.size(0) * ((outputs.size(2) + 3) / 4) * ((outputs.size(3) + 3) / 4);
-}
+  Tiling(const Tensor& outputs, std::int64_t d)
+      : rows(tiles_of(outputs.size(2), d)),
+        columns(tiles_of(outputs.size(3), d)),
+        dilation(d),
+        count(outputs.size(0) * d * d * rows * columns) {}
+  TiledTensor of(const Tensor& t, std::int64_t padding) const {
+    return {.data = t.raw(),
+            .dtype = t.dtype(),
+            .height = t.size(2),
+            .width = t.size(3),
+            .channels = t.size(1),
+            .tile_rows = rows,
+            .tile_columns = columns,
+            .padding = padding,
+            .dilation = dilation};
+  }
+
+ private:
+  static std::int64_t tiles_of(std::int64_t size, std::int64_t d) {
+    return ((size + d - 1) / d + 3) / 4;
+  }
+};
 
 // 36 matrices of `rows` rows and `columns` columns. The gap of a cache line between them keeps
 // elements of the same position from competing for the same lines of the cache.
@@ -51,12 +68,14 @@ class Planes {
   std::int64_t stride() const { return stride_; }
   const std::shared_ptr<Storage>& storage() const { return memory_.storage(); }
   /// Returns the first `rows` rows of all matrices, as a tensor (36, rows, columns).
-  Tensor matrices(std::int64_t rows) const {
-    return memory_.alias({planes, rows, columns_}, {stride_, columns_, 1}, memory_.offset());
+  Tensor matrices(std::int64_t rows) const { return matrices(rows, 0, columns_); }
+  /// Returns `count` columns of them, from `first` on: (36, rows, count).
+  Tensor matrices(std::int64_t rows, std::int64_t first, std::int64_t count) const {
+    return memory_.alias({planes, rows, count}, {stride_, columns_, 1}, memory_.offset() + first);
   }
-  /// The same matrices transposed: (36, columns, rows).
-  Tensor transposed(std::int64_t rows) const {
-    return memory_.alias({planes, columns_, rows}, {stride_, 1, columns_}, memory_.offset());
+  /// The same columns as rows: (36, count, rows).
+  Tensor transposed(std::int64_t rows, std::int64_t first, std::int64_t count) const {
+    return memory_.alias({planes, count, rows}, {stride_, 1, columns_}, memory_.offset() + first);
   }
 
  private:
@@ -82,10 +101,20 @@ KernelView transposed(const KernelView& w) {
   return {w.data, w.dtype, w.columns, w.rows, w.column, w.row, w.kernel_row, w.kernel_column};
 }
 
-// The kernels seen from their last element backwards.
-KernelView reversed(KernelView w) {
-  const std::int64_t elements = 2 * (w.kernel_row + w.kernel_column);
+KernelView moved(KernelView w, std::int64_t elements) {
   w.data = static_cast<char*>(w.data) + elements * static_cast<std::int64_t>(size_of(w.dtype));
+  return w;
+}
+
+KernelView columns_of(const KernelView& w, std::int64_t first, std::int64_t count) {
+  KernelView part = moved(w, first * w.column);
+  part.columns = count;
+  return part;
+}
+
+// The kernels seen from their last element backwards.
+KernelView reversed(const KernelView& given) {
+  KernelView w = moved(given, 2 * (given.kernel_row + given.kernel_column));
   w.kernel_row = -w.kernel_row;
   w.kernel_column = -w.kernel_column;
   return w;
@@ -100,6 +129,11 @@ std::int64_t block_of(std::int64_t tiles, std::int64_t ins, std::int64_t outs,
   return (tiles + blocks - 1) / blocks;
 }
 
+// Returns how many of the channels are in a part, where each has kernels for so many others.
+std::int64_t part_of(std::int64_t channels, std::int64_t others) {
+  return std::min(channels, std::max<std::int64_t>(1, part_floats / planes / others / 16) * 16);
+}
+
 Planes transformed(const KernelView& w) {
   Planes result(w.rows, w.columns);
   winograd_transforms_of_level()().weight(w, {result.data(), result.stride()});
@@ -111,32 +145,45 @@ struct ForwardKernels {
   bool operator==(const ForwardKernels&) const = default;
 };
 
-// Returns the forward's transformed kernels, which `w` may keep.
-Planes forward_kernels(const Tensor& w) {
-  const KernelView kernels = transposed(kernel_view(w));
+// Returns the forward's transformed kernels if `w` keeps them.
+std::optional<Planes> kept_kernels(const Tensor& w, const KernelView& kernels) {
   PackedWeights* const packed = PackedWeights::of(w);
-  if (!packed) return transformed(kernels);
-  return {kernels.rows, kernels.columns,
-          packed->find(ForwardKernels{}, [&] { return transformed(kernels).storage(); })};
+  if (!packed) return {};
+  return Planes(kernels.rows, kernels.columns,
+                packed->find(ForwardKernels{}, [&] { return transformed(kernels).storage(); }));
 }
 
-// Convolves the images of x with transformed kernels over the channels of x and those of y.
-bool convolve(const Tensor& x, const Planes& kernels, const Tensor& bias, std::int64_t padding,
-              const Tensor& y) {
+// Convolves the images of x with kernels over the channels of x and those of y, which `all` has
+// transformed if it is not empty.
+bool convolve(const Tensor& x, const KernelView& kernels, std::optional<Planes> all,
+              const Tensor& bias, std::int64_t padding, std::int64_t dilation, const Tensor& y) {
   const auto& transforms = winograd_transforms_of_level()();
-  const std::int64_t ins = x.size(1), outs = y.size(1), tiles = tiles_of(y),
+  const Tiling tiling(y, dilation);
+  const std::int64_t ins = x.size(1), outs = y.size(1), tiles = tiling.count,
                      block = block_of(tiles, ins, outs, block_floats);
+  if (!all && block < tiles) all = transformed(kernels);
+  const std::int64_t part = all ? outs : part_of(outs, ins);
   const Planes inputs(block, ins), outputs(block, outs);
   const Tensor float_bias = bias.defined() ? bias.to(float32) : bias;
   const float* const added = bias.defined() ? float_bias.data<float>() : nullptr;
   for (std::int64_t first = 0; first < tiles; first += block) {
     const std::int64_t count = std::min(block, tiles - first);
-    transforms.input(tiled(x, y, padding), tiles_in(inputs, first, count));
-    if (!onednn::matmul(inputs.matrices(count), kernels.matrices(ins), {}, outputs.matrices(count)))
-      return false;
-    if (!transforms.output(tiles_in(outputs, first, count), added, tiled(y, y, 0))) return false;
+    transforms.input(tiling.of(x, padding), tiles_in(inputs, first, count));
+    for (std::int64_t out = 0; out < outs; out += part) {
+      const std::int64_t some = std::min(part, outs - out);
+      const Planes of_part = all ? *all : transformed(columns_of(kernels, out, some));
+      if (!onednn::matmul(inputs.matrices(count), of_part.matrices(ins), {},
+                          outputs.matrices(count, out, some)))
+        return false;
+    }
+    if (!transforms.output(tiles_in(outputs, first, count), added, tiling.of(y, 0))) return false;
   }
   return true;
+}
+
+// The padding in the rows of TiledTensor.
+std::int64_t padding_of(const ConvOptions& options) {
+  return options.padding[0] / options.dilation[0];
 }
 
 }  // namespace
@@ -150,8 +197,9 @@ bool can_convolve(const Tensor& x, const Tensor& w, const Tensor& y, const ConvO
     return t.rank() == 4 && is_float(t) && t.is_contiguous(last) && t.size(1) % 16 == 0;
   };
   return is_image(x) && is_image(y) && is_float(w) && w.size(2) == 3 && w.size(3) == 3 &&
-         options.groups == 1 && options.stride == Dims{1, 1} && options.dilation == Dims{1, 1} &&
-         options.padding[0] == options.padding[1] && options.padding[0] <= 2;
+         options.groups == 1 && options.stride == Dims{1, 1} &&
+         options.dilation[0] == options.dilation[1] && options.padding[0] == options.padding[1] &&
+         options.padding[0] % options.dilation[0] == 0 && padding_of(options) <= 2;
 }
 
 // Counts multiplications, and for each element of a transformed tensor as many as take the time to
@@ -160,7 +208,8 @@ bool is_faster(const Tensor& x, const Tensor& w, const Tensor& y, const ConvOpti
   if (exact_convolutions.load(std::memory_order_relaxed)) return false;
   const bool is_bfloat16 = x.dtype() == bfloat16;  // with direct sums at twice the speed or more
   if (!can_convolve(x, w, y, options) || (is_bfloat16 && onednn::has_amx())) return false;
-  const std::int64_t ins = x.size(1), outs = y.size(1), tiles = tiles_of(y);
+  const std::int64_t ins = x.size(1), outs = y.size(1),
+                     tiles = Tiling(y, options.dilation[0]).count;
   const std::int64_t direct = 9 * y.numel() * ins / (is_bfloat16 ? 2 : 1);
   const std::int64_t products = planes * tiles * ins * outs,
                      transforms = planes * (25 * tiles * (ins + outs) + 40 * ins * outs);
@@ -169,32 +218,43 @@ bool is_faster(const Tensor& x, const Tensor& w, const Tensor& y, const ConvOpti
 
 bool forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& options,
              const Tensor& y) {
-  return convolve(x, forward_kernels(w), bias, options.padding[0], y);
+  const KernelView kernels = transposed(kernel_view(w));
+  return convolve(x, kernels, kept_kernels(w, kernels), bias, padding_of(options),
+                  options.dilation[0], y);
 }
 
 bool backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,
                     const Tensor& dx) {
-  return convolve(dy, transformed(reversed(kernel_view(w))), {}, 2 - options.padding[0], dx);
+  return convolve(dy, reversed(kernel_view(w)), {}, {}, 2 - padding_of(options),
+                  options.dilation[0], dx);
 }
 
 bool backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
                      const Tensor& dw) {
   const auto& transforms = winograd_transforms_of_level()();
-  const std::int64_t ins = x.size(1), outs = dy.size(1), tiles = tiles_of(dy),
-                     block = block_of(tiles, ins, outs, 4 * block_floats);
-  const Planes inputs(block, ins), gradients(block, outs), sum(outs, ins),
-      part(block < tiles ? outs : 0, ins);
+  const Tiling tiling(dy, options.dilation[0]);
+  const std::int64_t ins = x.size(1), outs = dy.size(1), tiles = tiling.count,
+                     block = block_of(tiles, ins, outs, 4 * block_floats),
+                     part = block < tiles ? outs : part_of(outs, ins);
+  const Planes inputs(block, ins), gradients(block, outs), sum(part, ins),
+      summand(block < tiles ? outs : 0, ins);
   for (std::int64_t first = 0; first < tiles; first += block) {
     const std::int64_t count = std::min(block, tiles - first);
-    transforms.input(tiled(x, dy, options.padding[0]), tiles_in(inputs, first, count));
-    transforms.output_gradient(tiled(dy, dy, 0), tiles_in(gradients, first, count));
-    const Planes& into = first == 0 ? sum : part;
-    if (!onednn::matmul(gradients.transposed(count), inputs.matrices(count), {},
-                        into.matrices(outs)))
-      return false;
-    if (first > 0) transforms.add(part.data(), sum.data(), planes * sum.stride());
+    transforms.input(tiling.of(x, padding_of(options)), tiles_in(inputs, first, count));
+    transforms.output_gradient(tiling.of(dy, 0), tiles_in(gradients, first, count));
+    for (std::int64_t out = 0; out < outs; out += part) {
+      const std::int64_t some = std::min(part, outs - out);
+      const Planes& into = first == 0 ? sum : summand;
+      if (!onednn::matmul(gradients.transposed(count, out, some), inputs.matrices(count), {},
+                          into.matrices(some)))
+        return false;
+      if (first > 0) transforms.add(summand.data(), sum.data(), planes * sum.stride());
+      const KernelView rows = transposed(columns_of(transposed(kernel_view(dw)), out, some));
+      if (first + block >= tiles && !transforms.weight_gradient({sum.data(), sum.stride()}, rows))
+        return false;
+    }
   }
-  return transforms.weight_gradient({sum.data(), sum.stride()}, kernel_view(dw));
+  return true;
 }
 
 }  // namespace winograd

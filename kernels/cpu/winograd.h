@@ -19,13 +19,14 @@ namespace tutti::kernels::cpu {
 
 /// A dense channels_last tensor (N, C, H, W) of float32 or bfloat16 whose images are cut into tiles
 /// of 4x4 outputs of a convolution. Tile (i, j) begins `padding` rows above row 4i and columns left
-/// of column 4j.
+/// of column 4j. With a dilation d each image is seen as d * d images, of every d-th row and
+/// column, and `padding` counts rows of these.
 struct TiledTensor {
   void* data;
   DType dtype;
   std::int64_t height, width, channels;
   std::int64_t tile_rows, tile_columns;  ///< The numbers of tiles of an image.
-  std::int64_t padding;
+  std::int64_t padding, dilation;
 };
 
 /// The tiles [first, first + count) of a tensor in planes: row t - first of plane p begins at
@@ -74,9 +75,9 @@ struct WinogradTransforms {
 namespace winograd {
 
 /// Returns whether the functions below take this convolution and are faster than the direct sum:
-/// dense channels_last images of float32 or bfloat16, kernels of 3x3 without stride, dilation or
-/// groups, channels in multiples of 16, and enough of them. `x` and `y` stand for their gradients,
-/// too.
+/// dense channels_last images of float32 or bfloat16, kernels of 3x3 without stride or groups, a
+/// padding that is a multiple of the dilation, channels in multiples of 16, and enough of them. `x`
+/// and `y` stand for their gradients, too.
 bool is_faster(const Tensor& x, const Tensor& w, const Tensor& y, const ConvOptions& options);
 
 // These compute what the entries of the same names in kernels::Convolution compute, for tensors

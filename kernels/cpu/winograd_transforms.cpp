@@ -139,19 +139,22 @@ struct Tile {
 
 template <class T>
 Tile<T> tile_at(const TiledTensor& x, std::int64_t index, int edge) {
-  const std::int64_t per_image = x.tile_rows * x.tile_columns, image = index / per_image,
+  const std::int64_t d = x.dilation, per_image = x.tile_rows * x.tile_columns,
+                     image = index / per_image / (d * d), phase = index / per_image % (d * d),
+                     first_row = phase / d, first_column = phase % d,
                      i = index % per_image / x.tile_columns * tile_outputs - x.padding,
                      j = index % x.tile_columns * tile_outputs - x.padding;
   const auto within = [edge](std::int64_t size) {
     return static_cast<int>(std::clamp<std::int64_t>(size, 0, edge));
   };
-  return {.corner = static_cast<T*>(x.data) + ((image * x.height + i) * x.width + j) * x.channels,
-          .row = x.width * x.channels,
-          .column = x.channels,
+  const std::int64_t row = image * x.height + first_row + d * i, column = first_column + d * j;
+  return {.corner = static_cast<T*>(x.data) + (row * x.width + column) * x.channels,
+          .row = d * x.width * x.channels,
+          .column = d * x.channels,
           .row_begin = within(-i),
-          .row_end = within(x.height - i),
+          .row_end = within((x.height - first_row + d - 1) / d - i),
           .column_begin = within(-j),
-          .column_end = within(x.width - j)};
+          .column_end = within((x.width - first_column + d - 1) / d - j)};
 }
 
 // Transforms the channels of one tile; element p of the result goes to to + p * stride.

@@ -31,7 +31,8 @@ class Segmentation : public ::testing::Test {
   Segmentation() {
     options_.data = folder_.path() + "/scenes";
     options_.model = "unet";
-    options_.segmentation = {.crop = 16, .min_scale = 0.8, .max_scale = 1.2, .width = 2};
+    options_.segmentation = {
+        .crop = 16, .min_scale = 0.8, .max_scale = 1.2, .rotation = 10, .color = 0.2, .width = 2};
     options_.epochs = 2;
     options_.batch_size = 4;
     options_.threads = 1;

@@ -35,19 +35,21 @@ struct Problem {
 
   Problem(std::int64_t images, std::int64_t ins, std::int64_t outs, std::int64_t height,
           std::int64_t width, std::int64_t padding, DType dtype = float32,
-          DType weight_dtype = float32, MemoryFormat weight_format = last)
-      : options{{1, 1}, {padding, padding}, {1, 1}, 1},
+          DType weight_dtype = float32, MemoryFormat weight_format = last,
+          std::int64_t dilation = 1)
+      : options{{1, 1}, {padding * dilation, padding * dilation}, {dilation, dilation}, 1},
         x(normal({images, ins, height, width}, dtype, last)),
         w(normal({outs, ins, 3, 3}, weight_dtype, weight_format)),
         bias(normal({outs}, weight_dtype)),
-        dy(normal({images, outs, height + 2 * padding - 2, width + 2 * padding - 2}, dtype, last)) {
-  }
+        dy(normal({images, outs, height + 2 * dilation * (padding - 1),
+                   width + 2 * dilation * (padding - 1)},
+                  dtype, last)) {}
 };
 
 void expect_agreement(const Problem& p) {
   SCOPED_TRACE(to_string(p.x.dtype()) + " " + to_string(p.x.shape()) + " weight " +
                to_string(p.w.dtype()) + " " + to_string(p.w.shape()) + " padding " +
-               to_string(p.options.padding));
+               to_string(p.options.padding) + " dilation " + to_string(p.options.dilation));
   const Tensor y = poisoned(p.dy.shape(), p.x.dtype(), last),
                dx = poisoned(p.x.shape(), p.x.dtype(), last),
                dw = poisoned(p.w.shape(), p.w.dtype(), p.w.memory_format());
@@ -72,14 +74,19 @@ TEST(Winograd, AgreesWithTheReferenceInFloat64) {
     const Threads threads(i % 2 + 1);
     const DType dtype = i % 4 < 2 ? float32 : bfloat16;
     const MemoryFormat format = i % 3 == 0 ? MemoryFormat::contiguous : last;
-    expect_agreement({pick(1, 3), 16 * pick(1, 4), 16 * pick(1, 4), pick(3, 19), pick(3, 19),
-                      pick(0, 2), dtype, i % 8 < 4 ? float32 : dtype, format});
+    const std::int64_t dilation = i < 12 ? 1 : pick(2, 4), least = 2 * dilation + 1;
+    expect_agreement({pick(1, 3), 16 * pick(1, 4), 16 * pick(1, 4), pick(least, 19),
+                      pick(least, 19), pick(0, 2), dtype, i % 8 < 4 ? float32 : dtype, format,
+                      dilation});
   }
 }
 
 // More tiles than a block holds, which the sizes above do not reach: 900, of which a block has 180
 // or, for the gradient of the weight, 450.
 TEST(Winograd, ComputesAllBlocks) { expect_agreement({4, 16, 128, 57, 58, 1}); }
+
+// The kernels of a part have 224 output channels, or 448 for the gradient of the input.
+TEST(Winograd, ComputesAllParts) { expect_agreement({1, 512, 256, 6, 7, 1}); }
 
 TEST(Winograd, GivesTheSameBitsAgain) {
   const Problem p(2, 32, 48, 30, 30, 1);
