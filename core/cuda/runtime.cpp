@@ -69,12 +69,7 @@ const Devices& devices() {
 Properties query_properties(int device) {
   cudaDeviceProp p{};
   check(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties", "properties");
-  return {p.name,
-          p.major,
-          p.minor,
-          p.multiProcessorCount,
-          static_cast<std::size_t>(p.l2CacheSize),
-          p.totalGlobalMem};
+  return {p.name, p.major, p.minor, p.multiProcessorCount};
 }
 
 // Large copies are cut into pieces of this size: the device moves one while the host fills the

@@ -21,8 +21,6 @@ struct Properties {
   std::string name;
   int major = 0, minor = 0;  ///< compute capability
   int multiprocessors = 0;
-  std::size_t l2_bytes = 0;
-  std::size_t memory_bytes = 0;
 };
 /// Returns the properties of a device.
 const Properties& properties(int device);

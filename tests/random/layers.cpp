@@ -1,5 +1,5 @@
-// Layers: modules that pass their parameters and options to the functions of the other families.
-// Activations are in elementwise.cpp, losses, dropout and drop path in losses.cpp.
+// Layers of fixed dimensions, batch and instance normalisation, and the parts of networks. Layers
+// that have the options of a function stand beside it, in the other families.
 #include "operation.h"
 #include "reference.h"
 
@@ -10,11 +10,8 @@
 #include <tutti/nn/batch_norm/sync_batch_norm.h>
 #include <tutti/nn/conv.h>
 #include <tutti/nn/conv_transpose.h>
-#include <tutti/nn/embedding.h>
 #include <tutti/nn/flatten.h>
-#include <tutti/nn/group_norm.h>
 #include <tutti/nn/instance_norm.h>
-#include <tutti/nn/layer_norm.h>
 #include <tutti/nn/linear.h>
 #include <tutti/nn/pooling.h>
 #include <tutti/nn/resnet.h>
@@ -138,39 +135,6 @@ Operation same_convolution() {
           {.gradient_roundings = 0, .takes_infinite = false, .nan_spread = NanSpread::samples}};
 }
 
-Operation linear() {
-  return {"nn::Linear",
-          [](Draw& draw) {
-            const bool is_relu = draw.chance(0.5);
-            const nn::Linear::Options options{
-                .in = draw.pick(1, 9),
-                .out = draw.pick(1, 9),
-                .bias = draw.chance(0.5),
-                .activation = is_relu ? nn::Activation::relu : nn::Activation::none};
-            Shape shape = draw.shape(1, 3);
-            shape.push_back(options.in);
-            return trial_of(std::make_shared<nn::Linear>(options), draw.tensor(shape), draw,
-                            [=](const Arrays& in) {
-                              const Array y =
-                                  reference::linear(in[0], in[1], input_or_nothing(in, 2));
-                              return is_relu ? reference::relu(y) : y;
-                            });
-          },
-          {.gradient_roundings = 0}};
-}
-
-Operation embedding() {
-  return {"nn::Embedding",
-          [](Draw& draw) {
-            const nn::Embedding::Options options{.count = draw.pick(1, 9), .dim = draw.pick(1, 9)};
-            return trial_of(
-                std::make_shared<nn::Embedding>(options),
-                draw.indices(draw.shape(0, 3), options.count), draw,
-                [](const Arrays& in) { return reference::embedding(in[0], in[1], -1); });
-          },
-          {.gradient_roundings = 0, .error_growth = 16}};
-}
-
 Operation flatten() {
   return {"nn::Flatten", [](Draw& draw) {
             return trial_of(std::make_shared<nn::Flatten>(), draw.tensor(draw.shape(2)), draw,
@@ -180,21 +144,6 @@ Operation flatten() {
                               return y;
                             });
           }};
-}
-
-Operation layer_norm() {
-  return {"nn::LayerNorm",
-          [](Draw& draw) {
-            Shape shape = draw.shape(2);
-            for (int d = 1; d < shape.size(); ++d) shape[d] = std::max<std::int64_t>(1, shape[d]);
-            const auto dims = static_cast<int>(draw.pick(1, shape.size() - 1));
-            const nn::LayerNorm::Options options{.shape = Shape(shape.end() - dims, shape.end())};
-            return trial_of(std::make_shared<nn::LayerNorm>(options), draw.tensor(shape), draw,
-                            [=](const Arrays& in) {
-                              return reference::layer_norm(in[0], dims, in[1], in[2], 1e-5);
-                            });
-          },
-          {.gradient_roundings = 0, .takes_infinite = false}};
 }
 
 template <class Layer>
@@ -255,21 +204,6 @@ Operation batch_norm(const std::string& name, int least_rank, int most_rank) {
             });
           },
           {.takes_infinite = false}};
-}
-
-Operation group_norm() {
-  return {"nn::GroupNorm",
-          [](Draw& draw) {
-            Shape shape = draw.shape(2, 5);
-            const std::int64_t groups = draw.pick(1, 4);
-            shape[1] = groups * draw.pick(1, 4);
-            const auto layer = std::make_shared<nn::GroupNorm>(
-                nn::GroupNorm::Options{.groups = groups, .channels = shape[1]});
-            return trial_of(layer, draw.tensor(shape), draw, [=](const Arrays& in) {
-              return reference::group_norm(in[0], groups, in[1], in[2], 1e-5);
-            });
-          },
-          {.gradient_roundings = 2, .takes_infinite = false}};
 }
 
 // Each channel of a sample is a group of its own.
@@ -428,10 +362,7 @@ Family layers() {
         transposed_convolution<nn::ConvTranspose1d>("ConvTranspose1d", 1),
         transposed_convolution<nn::ConvTranspose2d>("ConvTranspose2d", 2),
         transposed_convolution<nn::ConvTranspose3d>("ConvTranspose3d", 3),
-        linear(),
-        embedding(),
         flatten(),
-        layer_norm(),
         pool<nn::MaxPool1d>("MaxPool1d", 1, reference::max_pool, {.gradient_roundings = 0}),
         pool<nn::MaxPool3d>("MaxPool3d", 3, reference::max_pool, {.gradient_roundings = 0}),
         pool<nn::MaxPool2d>("MaxPool2d", 2, reference::max_pool, {.gradient_roundings = 0}),
@@ -443,7 +374,6 @@ Family layers() {
         batch_norm<nn::BatchNorm3d>("BatchNorm3d", 5, 5),
         batch_norm<nn::SyncBatchNorm>("SyncBatchNorm", 2, 5),
         ghost_batch_norm(),
-        group_norm(),
         instance_norm<nn::InstanceNorm1d>("InstanceNorm1d", 3),
         instance_norm<nn::InstanceNorm2d>("InstanceNorm2d", 4),
         instance_norm<nn::InstanceNorm3d>("InstanceNorm3d", 5),

@@ -6,6 +6,8 @@
 #include <tutti/nn/batch_norm/functional.h>
 #include <tutti/nn/functional/group_norm.h>
 #include <tutti/nn/functional/layer_norm.h>
+#include <tutti/nn/group_norm.h>
+#include <tutti/nn/layer_norm.h>
 
 namespace tutti::test {
 namespace {
@@ -90,32 +92,43 @@ Operation batch_norm() {
           {.gradient_roundings = 1, .takes_infinite = false, .nan_spread = NanSpread::channels}};
 }
 
-Operation layer_norm() {
-  return {
-      "nn::layer_norm(const Tensor&, const Shape&, const Tensor&, const Tensor&, double)",
-      [](Draw& draw) {
-        Shape shape = draw.shape(draw.empty_batch() ? 2 : 1);
-        const auto dims = static_cast<int>(draw.pick(1, shape.size() - draw.empty_batch()));
-        const Shape normalized(shape.end() - dims, shape.end());
-        const DType dtype = parameter_dtype(draw);
-        const auto parameter = [&] {
-          return draw.chance(0.7) ? draw.tensor(normalized, Values::normal, dtype) : Tensor();
-        };
-        return Trial{
-            .inputs = {draw.tensor(shape), parameter(), parameter()},
-            .call = [=](const auto& in) { return nn::layer_norm(in[0], normalized, in[1], in[2]); },
-            .reference =
-                [=](const Arrays& in) {
-                  return reference::layer_norm(in[0], dims, in[1], in[2], 1e-5);
-                },
-            .options = to_string(normalized)};
-      },
-      {.gradient_roundings = 0, .takes_infinite = false}};
+Operation layer_norm(bool is_layer) {
+  return {is_layer
+              ? "nn::LayerNorm"
+              : "nn::layer_norm(const Tensor&, const Shape&, const Tensor&, const Tensor&, double)",
+          [=](Draw& draw) {
+            Shape shape = draw.shape(draw.empty_batch() ? 2 : 1);
+            const auto dims = static_cast<int>(draw.pick(1, shape.size() - draw.empty_batch()));
+            for (int d = shape.size() - dims; is_layer && d < shape.size(); ++d)
+              shape[d] = std::max<std::int64_t>(1, shape[d]);  // the layer refuses sizes of 0
+            const Shape normalized(shape.end() - dims, shape.end());
+            const DType dtype = parameter_dtype(draw);
+            const auto parameter = [&] {
+              return draw.chance(0.7) ? draw.tensor(normalized, Values::normal, dtype) : Tensor();
+            };
+            return Trial{.inputs = {draw.tensor(shape), parameter(), parameter()},
+                         .call =
+                             [=](const auto& in) {
+                               if (!is_layer)
+                                 return nn::layer_norm(in[0], normalized, in[1], in[2]);
+                               nn::LayerNorm layer({.shape = normalized});
+                               layer.weight = in[1], layer.bias = in[2];
+                               return layer(in[0]);
+                             },
+                         .reference =
+                             [=](const Arrays& in) {
+                               return reference::layer_norm(in[0], dims, in[1], in[2], 1e-5);
+                             },
+                         .options = to_string(normalized)};
+          },
+          {.gradient_roundings = 0, .takes_infinite = false}};
 }
 
-Operation group_norm() {
-  return {"nn::group_norm(const Tensor&, std::int64_t, const Tensor&, const Tensor&, double)",
-          [](Draw& draw) {
+Operation group_norm(bool is_layer) {
+  return {is_layer
+              ? "nn::GroupNorm"
+              : "nn::group_norm(const Tensor&, std::int64_t, const Tensor&, const Tensor&, double)",
+          [=](Draw& draw) {
             Shape shape = draw.shape(2, 5);
             const std::int64_t groups = draw.pick(1, 4);
             shape[1] = groups * draw.pick(1, 4);
@@ -123,20 +136,28 @@ Operation group_norm() {
             const auto parameter = [&] {
               return draw.chance(0.7) ? draw.tensor({shape[1]}, Values::normal, dtype) : Tensor();
             };
-            return Trial{
-                .inputs = {draw.tensor(shape), parameter(), parameter()},
-                .call = [=](const auto& in) { return nn::group_norm(in[0], groups, in[1], in[2]); },
-                .reference =
-                    [=](const Arrays& in) {
-                      return reference::group_norm(in[0], groups, in[1], in[2], 1e-5);
-                    },
-                .options = fmt::format("groups={}", groups)};
+            return Trial{.inputs = {draw.tensor(shape), parameter(), parameter()},
+                         .call =
+                             [=, channels = shape[1]](const auto& in) {
+                               if (!is_layer) return nn::group_norm(in[0], groups, in[1], in[2]);
+                               nn::GroupNorm layer({.groups = groups, .channels = channels});
+                               layer.weight = in[1], layer.bias = in[2];
+                               return layer(in[0]);
+                             },
+                         .reference =
+                             [=](const Arrays& in) {
+                               return reference::group_norm(in[0], groups, in[1], in[2], 1e-5);
+                             },
+                         .options = fmt::format("groups={}", groups)};
           },
           {.gradient_roundings = 2, .takes_infinite = false}};
 }
 
 }  // namespace
 
-Family normalisation() { return {"normalisation", {batch_norm(), layer_norm(), group_norm()}}; }
+Family normalisation() {
+  return {"normalisation",
+          {batch_norm(), layer_norm(false), layer_norm(true), group_norm(false), group_norm(true)}};
+}
 
 }  // namespace tutti::test

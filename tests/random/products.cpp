@@ -3,8 +3,9 @@
 #include "reference.h"
 
 #include <tutti/autograd/matmul.h>
+#include <tutti/nn/embedding.h>
 #include <tutti/nn/functional/embedding.h>
-#include <tutti/nn/functional/linear.h>
+#include <tutti/nn/linear.h>
 
 namespace tutti::test {
 namespace {
@@ -38,10 +39,11 @@ std::vector<Operation> products_of_matrices() {
           product({.dtypes = {bfloat16}, .gradient_roundings = 0, .takes_infinite = false})};
 }
 
-Operation linear() {
+Operation linear(bool is_layer) {
   return {
-      "nn::linear(const Tensor&, const Tensor&, const Tensor&, Activation)",
-      [](Draw& draw) {
+      is_layer ? "nn::Linear"
+               : "nn::linear(const Tensor&, const Tensor&, const Tensor&, Activation)",
+      [=](Draw& draw) {
         Shape shape = draw.shape(draw.empty_batch() ? 2 : 1);
         const std::int64_t ins = draw.pick(1, 9), outs = draw.pick(1, 9);
         shape[shape.size() - 1] = ins;
@@ -52,7 +54,13 @@ Operation linear() {
         return Trial{
             .inputs = {draw.tensor(shape), draw.tensor({outs, ins}, Values::normal, dtype),
                        draw.chance(0.7) ? draw.tensor({outs}, Values::normal, dtype) : Tensor()},
-            .call = [=](const auto& in) { return nn::linear(in[0], in[1], in[2], activation); },
+            .call =
+                [=](const auto& in) {
+                  if (!is_layer) return nn::linear(in[0], in[1], in[2], activation);
+                  nn::Linear layer({.in = ins, .out = outs, .activation = activation});
+                  layer.weight = in[1], layer.bias = in[2];
+                  return layer(in[0]);
+                },
             .reference =
                 [=](const Arrays& in) {
                   const Array y = reference::linear(in[0], in[1], in[2]);
@@ -65,16 +73,23 @@ Operation linear() {
       {.gradient_roundings = 0}};
 }
 
-Operation embedding() {
+Operation embedding(bool is_layer) {
   return {
-      "nn::embedding(const Tensor&, const Tensor&, std::optional<std::int64_t>)",
-      [](Draw& draw) {
+      is_layer ? "nn::Embedding"
+               : "nn::embedding(const Tensor&, const Tensor&, std::optional<std::int64_t>)",
+      [=](Draw& draw) {
         const std::int64_t rows = draw.pick(1, 9);
         const std::int64_t padding = draw.pick(-1, rows - 1);
         const auto row = padding < 0 ? std::nullopt : std::optional(padding);
         return Trial{
             .inputs = {draw.indices(draw.shape(0, 3), rows), draw.tensor({rows, draw.pick(1, 40)})},
-            .call = [=](const auto& in) { return nn::embedding(in[0], in[1], row); },
+            .call =
+                [=](const auto& in) {
+                  if (!is_layer) return nn::embedding(in[0], in[1], row);
+                  nn::Embedding layer({.count = rows, .dim = in[1].size(1), .padding_idx = row});
+                  layer.weight = in[1];
+                  return layer(in[0]);
+                },
             .reference =
                 [=](const Arrays& in) { return reference::embedding(in[0], in[1], padding); },
             .options = fmt::format("padding row {}", padding),
@@ -87,7 +102,8 @@ Operation embedding() {
 
 Family products() {
   Family family{"products", products_of_matrices()};
-  family.operations.insert(family.operations.end(), {linear(), embedding()});
+  family.operations.insert(family.operations.end(),
+                           {linear(false), linear(true), embedding(false), embedding(true)});
   return family;
 }
 
