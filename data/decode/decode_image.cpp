@@ -144,8 +144,7 @@ void check_image_size(std::int64_t width, std::int64_t height, const DecodeOptio
   if (width < 1 || height < 1) fail<DataError>("the image is empty: {} x {} pixels", width, height);
   if (width > max_pixels / height)
     fail<DataError>(
-        "the image claims {} x {} pixels, more than {} in all; raise DecodeOptions::max_pixels, or "
-        "scale the file down",
+        "the image claims {} x {} pixels, more than {} in all (max_pixels); scale the file down",
         width, height, max_pixels);
   const auto [shorter, longer] = std::minmax(width, height);
   const double scale = static_cast<double>(options.min_size) / static_cast<double>(shorter);
