@@ -82,8 +82,7 @@ TEST(PinnedPool, AWorkerThatAllocatesKeepsNoOtherFromLoading) {
                                    .workers = 2,
                                    .prefetch = 4,
                                    .pin_memory_for = Device::cuda(0)});
-  while (loader.next()) {
-  }
+  while (loader.next()) {}
   EXPECT_TRUE(others_went_on) << "an allocation under the loader's lock";
 }
 
