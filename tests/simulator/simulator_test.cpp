@@ -4,6 +4,7 @@
 #include <tutti/core/create.h>
 #include <tutti/core/hash.h>
 #include <tutti/core/parallel.h>
+#include <tutti/distributed/backends/mpi/library.h>
 #include <tutti/distributed/backends/mpi/mpi.h>
 #include <tutti/distributed/launch/launch.h>
 #include <tutti/distributed/process_group.h>
@@ -17,6 +18,7 @@
 #include <bit>
 #include <cstdlib>
 #include <regex>
+#include <thread>
 
 namespace tutti::simulator {
 namespace {
@@ -67,7 +69,9 @@ Job simulate_training(const Layout& layout, std::uint64_t seed) {
 }
 
 void expect_success(const Job& job) {
-  ASSERT_FALSE(job.was_ended) << job.ranks[0].lines;
+  std::string lines;
+  for (const Outcome& rank : job.ranks) lines += rank.lines;
+  ASSERT_FALSE(job.was_ended) << lines;
   for (std::size_t r = 0; r < job.ranks.size(); ++r) {
     ASSERT_TRUE(job.ranks[r].has_exited) << r << job.ranks[r].error << job.waits;
     ASSERT_EQ(job.ranks[r].state, Outcome::State::succeeded) << job.ranks[r].error;
@@ -184,6 +188,24 @@ TEST(Simulator, SendsAsManyMessagesAsOpenMpi) {
             std::max(most, rank.mark[1].traffic.between_hosts - rank.mark[0].traffic.between_hosts);
       EXPECT_EQ(most, counted[i]) << hosts << " hosts of " << on_host << ", size " << i;
     }
+}
+
+// Rank 1 gives up waiting and comes again before rank 0 comes; rank 3 is later than both.
+TEST(Simulator, ARankThatHasGivenUpDoesNotShortenTheWaitForOthers) {
+  const Layout layout{.host_sizes = {4}};
+  const Job job = simulate(layout, 1, 120 * second, [](int rank) -> std::uint64_t {
+    constexpr std::chrono::milliseconds late[] = {2500ms, 0ms, 0ms, 5s};
+    distributed::mpi::initialize({.rank = rank, .expected_size = 4, .timeout = timeout});
+    std::this_thread::sleep_for(late[rank]);
+    try {
+      if (rank == 1) distributed::mpi::make_world({.rank = rank, .timeout = 1s});
+    } catch (const TimeoutError&) {}
+    join_world(rank, 4).barrier();
+    return 0;
+  });
+  // At the exit rank 1 ends the job, because it has noted a missing rank when it gave up.
+  for (const Outcome& rank : job.ranks)
+    EXPECT_EQ(rank.state, Outcome::State::succeeded) << rank.error << job.waits;
 }
 
 // Draws a fault that happens while the job of `sound` runs.

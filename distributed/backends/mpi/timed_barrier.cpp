@@ -65,7 +65,8 @@ void TimedBarrier::receive_report(int from, const Message& message) {
     came_[static_cast<std::size_t>(from)] = message.purpose;
     if (rank_ != 0) return tell(0, {.kind = Kind::came, .purpose = purpose_});  // which asks
     ask_unknown();
-    if (!conflict().empty()) deadline_.at = std::min(deadline_.at, Clock::now() + answer_time);
+    conflict_until_ = conflict().empty() ? (Clock::time_point::max)()
+                                         : std::min(conflict_until_, Clock::now() + answer_time);
     return;
   }
   for (int r = from; r < std::min(size_, from + count_from(from)); ++r)
@@ -151,17 +152,18 @@ void TimedBarrier::finish(const Message& decision, std::span<const int> ranks) {
 
 void TimedBarrier::wait(Deadline deadline, const std::function<void()>& in_between,
                         const std::function<bool(std::span<const int> ranks)>& lives) {
-  deadline_ = deadline;
-  if (rank_ != 0) deadline_.at += 1s;
+  if (rank_ != 0) deadline.at += 1s;
   const auto ask_at = deadline.at -
                       std::min<std::chrono::milliseconds>(answer_time, deadline.timeout / 2);
   for (std::int64_t spins = 0; !poll(); ++spins) {
     pause(spins, true);
     if (in_between) in_between();
-    if (Clock::now() >= ask_at) ask_unknown();
-    if (Clock::now() < deadline_.at) continue;
-    if (!poll() && conflict().empty() && lives && lives(missing()))
-      deadline_ = Deadline::after(deadline.timeout);
+    const auto now = Clock::now();
+    if (now >= ask_at) ask_unknown();
+    if (now < std::min(deadline.at, conflict_until_) || poll()) continue;
+    const bool is_conflict = !conflict().empty();
+    if (now < deadline.at && !is_conflict) continue;  // a rank that had given up has come again
+    if (!is_conflict && lives && lives(missing())) deadline = Deadline::after(deadline.timeout);
     else give_up();
   }
 }

@@ -60,7 +60,7 @@ class TimedBarrier {
   std::vector<int> children_;
   std::vector<std::optional<Purpose>> came_;  // by rank: what this one knows
   bool has_asked_ = false, decided_ = false, timed_out_ = false;
-  Deadline deadline_;
+  Clock::time_point conflict_until_ = (Clock::time_point::max)();  // then it is decided
   std::string absent_;
 };
 
