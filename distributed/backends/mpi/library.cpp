@@ -30,7 +30,7 @@ bool is_finalized() {
 std::string wait_for_all_at_exit(int rank) {
   Process& own = process();
   const std::chrono::milliseconds timeout = own.timeout;
-  const auto deadline = Deadline::after(own.rank_is_missing ? std::min(timeout, 1000ms) : timeout);
+  const auto deadline = Deadline::after(own.lacks_a_rank() ? std::min(timeout, 1000ms) : timeout);
   World* const world = own.latest_world.get();
   const auto in_between = [&, departed = false]() mutable {
     if (!world) return;
@@ -41,7 +41,7 @@ std::string wait_for_all_at_exit(int rank) {
     world->poll();  // answers the others
   };
   const auto lives = [&, said = false](std::span<const int> ranks) mutable {
-    if (own.rank_is_missing || !world || !world->all_answer(ranks)) return false;
+    if (own.lacks_a_rank() || !world || !world->all_answer(ranks)) return false;
     if (!std::exchange(said, true) && rank <= 1)  // others would say the same
       std::fputs(fmt::format("tutti: rank {} is exiting and waits for {}, still at work\n", rank,
                              ranks_to_string(ranks))
@@ -89,7 +89,7 @@ void finalize_at_exit() {
   } catch (const std::exception& error) {  // of MPI, which no caller is left to catch
     absent = error.what();
   }
-  if (!process().rank_is_missing && absent.empty() && stop_mpi_use()) {
+  if (!process().lacks_a_rank() && absent.empty() && stop_mpi_use()) {
     process().latest_world.reset();
     const BlockingCall guard("MPI_Finalize", "all processes", process().timeout);
     MPI_Finalize();

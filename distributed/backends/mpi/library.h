@@ -17,11 +17,12 @@ struct Process {
   std::atomic<int> rank{0};  ///< For messages: what the launcher's variables say.
   /// Of calls that block in MPI, and of the exit.
   std::atomic<std::chrono::milliseconds> timeout{};
-  std::optional<ProcessMark> mark = {};  ///< Of the process that uses MPI.
-  std::atomic<bool> rank_is_missing{false};
-  int barriers_passed = 0;          ///< Of TimedBarrier.
-  bool barrier_has_failed = false;  ///< Of the next such barrier, an earlier try has.
-  std::string failed_start = {};    ///< Why the latest barrier at the start failed: " because ...".
+  std::optional<ProcessMark> mark = {};      ///< Of the process that uses MPI.
+  std::atomic<bool> rank_is_missing{false};  ///< A collective has timed out.
+  bool start_timed_out = false;              ///< The latest barrier at the start has.
+  int barriers_passed = 0;                   ///< Of TimedBarrier.
+  bool barrier_has_failed = false;           ///< Of the next such barrier, an earlier try has.
+  std::string failed_start = {};  ///< Why the latest barrier at the start failed: " because ...".
   std::atomic<int> blocking_calls{0};  ///< That threads of this process are in (watchdog.h).
   /// The library's own threads hold this mutex shared while they call MPI. Finalising MPI locks it
   /// exclusively and never unlocks it.
@@ -33,6 +34,8 @@ struct Process {
   int key = MPI_KEYVAL_INVALID;  ///< Of the attribute that is deleted when MPI is finalised.
   std::mutex kept_mutex = {};
   std::vector<std::shared_ptr<void>> kept = {};  ///< What never_free() keeps.
+
+  bool lacks_a_rank() const { return rank_is_missing || start_timed_out; }
 };
 
 /// Returns the one of this process. It is never destroyed, because threads may outlive static
@@ -53,7 +56,7 @@ void initialize(const ProcessWorldOptions& options);
 /// machine.
 inline constexpr std::chrono::seconds least_start_timeout{10};
 
-/// Records that a rank was found missing, so that this process ends with MPI_Abort.
+/// Records that a collective found a rank missing, so that this process ends with MPI_Abort.
 void note_missing_rank();
 
 /// Returns false once MPI has been finalised, and in the child of a fork.

@@ -124,6 +124,7 @@ class MpiBackend : public Backend {
 void wait_for_all_to_start(const GroupInfo& info) {
   TimedBarrier barrier(TimedBarrier::Purpose::start);
   barrier.wait(Deadline::after(info.timeout));
+  process().start_timed_out = barrier.timed_out();
   process().failed_start = barrier.absent().empty() ? "" : " because " + barrier.absent();
   if (barrier.absent().empty()) return;
   CollectiveInfo where{
@@ -133,7 +134,6 @@ void wait_for_all_to_start(const GroupInfo& info) {
         fmt::format("from_environment: rank {} waits for all {} processes to call it, but {}",
                     info.rank, info.size, barrier.absent()),
         std::move(where));
-  note_missing_rank();
   throw TimeoutError(
       fmt::format("from_environment: rank {} waited {} for all {} processes to call it, but {}; "
                   "look for one that hangs or has ended before, or pass a longer timeout",
