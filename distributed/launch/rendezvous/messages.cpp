@@ -26,18 +26,23 @@ std::optional<Size> take_size(std::string_view& bytes) {
   return size;
 }
 
-void add_text(std::string& bytes, const std::string& text) {
-  const auto size = static_cast<Size>(text.size());
-  bytes.append(reinterpret_cast<const char*>(&size), sizeof(size));
-  bytes += text;
+void add_size(std::string& bytes, std::size_t size) {
+  const auto number = static_cast<Size>(size);
+  bytes.append(reinterpret_cast<const char*>(&number), sizeof(number));
 }
 
 }  // namespace
 
 std::string framed(const Message& message) {
-  std::string texts, frame;
-  for (const std::string& text : message) add_text(texts, text);
-  add_text(frame, texts);
+  std::size_t bytes = 0;
+  for (const std::string& text : message) bytes += sizeof(Size) + text.size();
+  std::string frame;  // of one allocation, because a reply may list the whole table
+  frame.reserve(sizeof(Size) + bytes);
+  add_size(frame, bytes);
+  for (const std::string& text : message) {
+    add_size(frame, text.size());
+    frame += text;
+  }
   return frame;
 }
 
@@ -106,7 +111,10 @@ Message encode(const Request& request) {
 
 Message encode(const Reply& reply) {
   Message message = {reply.error};
-  for (const auto& [key, value] : reply.values) message.insert(message.end(), {key, value});
+  for (const auto& [key, value] : reply.values) {
+    message.push_back(key);
+    message.push_back(value);
+  }
   return message;
 }
 
