@@ -238,10 +238,14 @@ void GroupRegistry::check_oldest_call(RegisteredGroup& group) {
       return world_->fail({.at = oldest ? describe(oldest->call, group.info) : "", .what = error});
   }
   if (!oldest) return;
-  if (!oldest->waiting_since) {
+  {
     const std::lock_guard lock(group.mutex);
-    if (!oldest->launched || oldest->ready.passed()) oldest->waiting_since = Clock::now();
-    return;
+    const bool is_waiting = !oldest->launched || oldest->ready.passed();
+    const bool was_waiting = oldest->waiting_since.has_value();
+    // A call that this thread has seen before its launch may wait for the device's earlier work.
+    if (!is_waiting) oldest->waiting_since.reset();
+    else if (!was_waiting) oldest->waiting_since = Clock::now();
+    if (!is_waiting || !was_waiting) return;
   }
   const OldestCall call(*this, group, *oldest);
   if (Clock::now() < call.inspect_from()) return;
