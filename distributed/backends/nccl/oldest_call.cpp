@@ -16,7 +16,7 @@ Clock::time_point GroupRegistry::OldestCall::inspect_from() const {
   const auto step = std::min<std::chrono::milliseconds>(1s, timeout / 2) / 4;
   const std::int64_t rank = group_.info.rank;
   const auto pause = step * (4 + rank) * (1 << std::min(issued_.looks, 20));
-  const auto turn = 20ms * std::min<std::int64_t>(rank, 50);
+  const auto turn = 100ms * std::min<std::int64_t>(rank, 10);  // two looks of the watcher
   return std::min(deadline_after(pause, *issued_.waiting_since),
                   deadline_after(timeout, *issued_.waiting_since) + turn);
 }
