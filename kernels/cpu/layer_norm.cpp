@@ -1,6 +1,6 @@
 // Layer normalisation on the CPU. A row is read two or three times while it is in the cache: for
-// its sum, its squared deviations, and the result. Sums of 16-bit and float32 elements run in
-// float32 over at most `values_in_float` values (or `rows_in_float` rows) and in float64 beyond.
+// its rough mean, its deviations from that, and the result. Sums of 16-bit and float32 elements run
+// in float32 over at most `values_in_float` values (or `rows_in_float` rows), in float64 beyond.
 #include "../kernels.h"
 
 #include "../../core/parallel.h"
@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "../../core/begin_cpu_level.h"
@@ -27,18 +28,40 @@ void for_each_row(std::int64_t rows, std::int64_t width, const Body& body) {
                });
 }
 
-// The sum of f(i) over [0, n).
+// Returns the sums over [0, n) of both values of f(i), a std::pair<A, A>.
 template <class A, class F>
-double sum_of(std::int64_t n, const F& f) {
-  double total = 0;
-  for (std::int64_t first = 0; first < n; first += values_in_float) {
-    const std::int64_t last = std::min(n, first + values_in_float);
-    A sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (std::int64_t i = first; i < last; ++i) sum += f(i);
-    total += static_cast<double>(sum);
+std::pair<double, double> sums_of(std::int64_t n, const F& f) {
+  double first_total = 0, second_total = 0;
+  for (std::int64_t begin = 0; begin < n; begin += values_in_float) {
+    const std::int64_t end = std::min(n, begin + values_in_float);
+    A first = 0, second = 0;
+#pragma omp simd reduction(+ : first, second)
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::pair<A, A> values = f(i);
+      first += values.first, second += values.second;
+    }
+    first_total += static_cast<double>(first), second_total += static_cast<double>(second);
   }
-  return total;
+  return {first_total, second_total};
+}
+
+// Returns the mean and the variance of `width` values. Differences from the first value give a
+// rough mean; beside an outlier their sum is so large that its rounding shows in the others'
+// results. Deviations from the rough mean are small, and their mean corrects both.
+template <class A, class T>
+std::pair<double, double> moments_of(const T* __restrict in, std::int64_t width) {
+  const A first = A(in[0]);
+  const auto n = static_cast<double>(width);
+  const double sum =
+      sums_of<A>(width, [&](std::int64_t i) { return std::pair(A(in[i]) - first, A(0)); }).first;
+  const double rough = static_cast<double>(first) + sum / n;
+  const SplitMean<A> split(rough);
+  const auto [deviations, squares] = sums_of<A>(width, [&](std::int64_t i) {
+    const A d = split.deviation(A(in[i]));
+    return std::pair(d, d * d);
+  });
+  const double rest = deviations / n;
+  return {rough + rest, std::max(squares / n - rest * rest, 0.0)};
 }
 
 std::int64_t width_of(const Tensor& x, const Tensor& mean) {
@@ -60,19 +83,10 @@ void forward(const Tensor& x, const Tensor& weight, const Tensor& bias, double e
       const T* __restrict in = x_data + r * width;
       T* __restrict out = y_data + r * width;
       const A* __restrict scale = w.data(), * __restrict shift = b.data();
-      // The sum runs over differences from the first value, so that nothing is lost at a large
-      // mean.
-      const A first = A(in[0]);
-      const double sum = sum_of<A>(width, [&](std::int64_t i) { return A(in[i]) - first; });
-      const double row_mean = static_cast<double>(first) + sum / static_cast<double>(width);
-      const SplitMean<A> split(row_mean);
-      const double squares = sum_of<A>(width, [&](std::int64_t i) {
-        const A d = split.deviation(A(in[i]));
-        return d * d;
-      });
-      const double row_rstd = 1 / std::sqrt(squares / static_cast<double>(width) + eps);
+      const auto [row_mean, variance] = moments_of<A>(in, width);
+      const double row_rstd = 1 / std::sqrt(variance + eps);
       const RowStatistics<A> row(row_mean, row_rstd);
-#pragma omp simd
+      TUTTI_INDEPENDENT_LOOP
       for (std::int64_t i = 0; i < width; ++i) out[i] = T(row.output(A(in[i]), scale[i], shift[i]));
       means[r] = row_mean;
       rstds[r] = row_rstd;
@@ -96,9 +110,10 @@ void input_grad(const Tensor& dy, const Tensor& x, const Tensor& mean, const Ten
       const A* scale = w.data();
       const double n = static_cast<double>(width), row_rstd = rstds[r];
       const RowStatistics<A> row(means[r], row_rstd);
-      const double sum = sum_of<A>(width, [&](std::int64_t i) { return A(g[i]) * scale[i]; });
-      const double sum_of_products = sum_of<A>(
-          width, [&](std::int64_t i) { return A(g[i]) * scale[i] * row.mean.deviation(A(in[i])); });
+      const auto [sum, sum_of_products] = sums_of<A>(width, [&](std::int64_t i) {
+        const A scaled = A(g[i]) * scale[i];
+        return std::pair(scaled, scaled * row.mean.deviation(A(in[i])));
+      });
       const A mean_of_g = static_cast<A>(sum / n);
       const A mean_of_gz = static_cast<A>(row_rstd * sum_of_products / n);
       // dx may be dy: every element is read before it is written, by the same iteration.

@@ -140,6 +140,26 @@ TEST(LayerNormKernels, RandomSizes) {
           random);
 }
 
+// Each row begins with a value that is a thousand times the others.
+TEST(LayerNormKernels, AnOutlierCostsTheOthersNoPrecision) {
+  Generator random(703);
+  for (const std::int64_t size : {33, 198, 1000, 3000}) {
+    const std::int64_t rows = 8;
+    const Tensor x = randn({rows, size}, {}, random), y = test::poisoned({rows, size}, float32),
+                 mean = test::poisoned({rows}, float64), rstd = test::poisoned({rows}, float64);
+    for (std::int64_t r = 0; r < rows; ++r) x.data<float>()[r * size] = 1000;
+    table().forward(x, Tensor(), Tensor(), eps, y, mean, rstd);
+    const Reference expected({rows, size, float32, float32, false, false}, x, Tensor(), Tensor(),
+                             zeros({rows, size}));
+    const std::vector<double> values = to_vector(y);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double one = expected.rstd[i / static_cast<std::size_t>(size)];  // 1 in units of y.
+      ASSERT_NEAR(values[i], expected.y[i], 6e-7 * std::max(one, std::abs(expected.y[i])))
+          << "element " << i << " in rows of " << size;
+    }
+  }
+}
+
 TEST(LayerNormKernels, WithoutRowsTheParameterGradientsAreZero) {
   const Tensor none = empty({0, 4}), statistics = empty({0}, {float64}),
                d_weight = test::poisoned({4}, float32), d_bias = test::poisoned({4}, float32);
