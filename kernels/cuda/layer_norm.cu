@@ -70,8 +70,10 @@ __global__ __launch_bounds__(threads) void forward_kernel(RowShape shape, const 
   const bool by_block = shape.by_block;
   for (std::int64_t r = first_row(by_block); r < shape.rows; r += row_step(by_block)) {
     const T* in = x + r * width;
-    // The sum runs over differences from the first value, so that nothing is lost at a large mean.
+    // Differences from the first value give a rough mean, so that nothing is lost at a large mean.
+    // Beside an outlier their rounding is coarse; deviations from the rough mean correct it.
     const A first = convert<A>(in[0]);
+    const double n = static_cast<double>(width);
     double sum = 0;
     for_row<V>(width, by_block, [&](std::int64_t i) {
       const Pack<T, V> pack = load<T, V>(in, Span{i, 0, V});
@@ -80,9 +82,9 @@ __global__ __launch_bounds__(threads) void forward_kernel(RowShape shape, const 
       for (int v = 0; v < V; ++v) s += pack[v] - first;
       sum += static_cast<double>(s);
     });
-    const double mean = static_cast<double>(first) +
-                        sum_over_row(sum, by_block, scratch) / static_cast<double>(width);
-    const SplitMean<A> split(mean);
+    const double rough = static_cast<double>(first) + sum_over_row(sum, by_block, scratch) / n;
+    const SplitMean<A> split(rough);
+    A deviations = 0;  // They are small, and so is the error of their sum.
     double squares = 0;
     for_row<V>(width, by_block, [&](std::int64_t i) {
       const Pack<T, V> pack = load<T, V>(in, Span{i, 0, V});
@@ -90,12 +92,13 @@ __global__ __launch_bounds__(threads) void forward_kernel(RowShape shape, const 
 #pragma unroll
       for (int v = 0; v < V; ++v) {
         const A d = split.deviation(pack[v]);
-        s += d * d;
+        deviations += d, s += d * d;
       }
       squares += static_cast<double>(s);
     });
-    const double rstd =
-        1 / sqrt(sum_over_row(squares, by_block, scratch) / static_cast<double>(width) + eps);
+    const double rest = sum_over_row(deviations, by_block, scratch) / n, mean = rough + rest,
+                 variance = sum_over_row(squares, by_block, scratch) / n - rest * rest,
+                 rstd = 1 / sqrt((variance < 0 ? 0 : variance) + eps);
     const RowStatistics<A> row(mean, rstd);
     for_row<V>(width, by_block, [&](std::int64_t i) {
       const Pack<T, V> pack = load<T, V>(in, Span{i, 0, V});
