@@ -140,7 +140,9 @@ TEST(LayerNormKernels, RandomSizes) {
           random);
 }
 
-// Each row begins with a value that is a thousand times the others.
+// Each row begins with a value that is a thousand times the others. Float32 rounds the sum of the
+// deviations by 3e-5 for each value once the outlier is in it, so their mean by 1e-6 at most in
+// these rows, and by 1e-4 without a correction.
 TEST(LayerNormKernels, AnOutlierCostsTheOthersNoPrecision) {
   Generator random(703);
   for (const std::int64_t size : {33, 198, 1000, 3000}) {
@@ -154,7 +156,7 @@ TEST(LayerNormKernels, AnOutlierCostsTheOthersNoPrecision) {
     const std::vector<double> values = to_vector(y);
     for (std::size_t i = 0; i < values.size(); ++i) {
       const double one = expected.rstd[i / static_cast<std::size_t>(size)];  // 1 in units of y.
-      ASSERT_NEAR(values[i], expected.y[i], 6e-7 * std::max(one, std::abs(expected.y[i])))
+      ASSERT_NEAR(values[i], expected.y[i], 2e-6 * std::max(one, std::abs(expected.y[i])))
           << "element " << i << " in rows of " << size;
     }
   }
