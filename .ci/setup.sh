@@ -7,7 +7,7 @@ set -euo pipefail
 
 packages=(g++ cmake ninja-build libdnnl-dev libopenmpi-dev openmpi-bin libfmt-dev nlohmann-json3-dev libssl-dev
           libcli11-dev libgtest-dev libboost-context-dev zlib1g-dev libzstd-dev libjpeg-dev
-          libpng-dev iproute2 util-linux python3-minimal)
+          libpng-dev iproute2 util-linux python3)
 [ $# -gt 0 ] && packages=("$@")
 
 if ! command -v dpkg-query >/dev/null; then

@@ -74,7 +74,7 @@ TEST(ViewsErrors, NameWhatDoesNotFit) {
   EXPECT_THROW(x.unsqueeze(3), ShapeError);
   EXPECT_THROW(x.flatten(1, 0), ShapeError);
   EXPECT_THROW(x.copy_(zeros({3, 3})), ShapeError);
-  EXPECT_THROW(x.to(Device::cuda()), DeviceError);
+  EXPECT_THROW((void)x.to(Device::cuda()), DeviceError);
 }
 
 TEST(Views, SqueezeLeavesADimensionOfAnotherSize) {

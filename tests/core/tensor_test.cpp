@@ -296,7 +296,7 @@ TEST(Devices, AnAbsentCudaDeviceSaysWhy) {
     EXPECT_NE(std::string(error.what()).find(cuda::why_unavailable()), std::string::npos)
         << error.what();
   }
-  EXPECT_THROW(ones({2}).to(Device::cuda()), DeviceError);
+  EXPECT_THROW((void)ones({2}).to(Device::cuda()), DeviceError);
 }
 
 }  // namespace

@@ -103,9 +103,9 @@ TEST_F(Trace, IsWrittenAlsoWhereAnExceptionEndsTheRun) {
 }
 
 TEST_F(Trace, SaysAtOnceWhatCannotWork) {
-  EXPECT_THROW(trace::Profile(folder_ + "/nowhere/out.json"), Error);
+  EXPECT_THROW((void)trace::Profile(folder_ + "/nowhere/out.json"), Error);
   trace::Profile profile(path_);
-  EXPECT_THROW(trace::Profile(folder_ + "/other.json"), Error);
+  EXPECT_THROW((void)trace::Profile(folder_ + "/other.json"), Error);
   EXPECT_FALSE(fs::exists(folder_ + "/other.json"));
 }
 
