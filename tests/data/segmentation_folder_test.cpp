@@ -18,9 +18,9 @@ using namespace data;
 using namespace test;
 
 // Writes bytes (height, width, 1) as a PNG of 8 or 16 grey bits, or with a palette in which no two
-// indices are ordered as their colours.
+// indices are ordered as their colours. `upper` is the upper byte of 16 bits.
 void write_mask(const std::string& path, const Tensor& mask, int color_type = PNG_COLOR_TYPE_GRAY,
-                int depth = 8) {
+                int depth = 8, png_byte upper = 0) {
   std::FILE* const file = std::fopen(path.c_str(), "wb");
   png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, nullptr, nullptr, nullptr);
   png_infop info = png_create_info_struct(png);
@@ -37,7 +37,7 @@ void write_mask(const std::string& path, const Tensor& mask, int color_type = PN
   for (std::int64_t y = 0; y < mask.size(0); ++y) {
     std::vector<png_byte> row;
     for (std::int64_t x = 0; x < mask.size(1); ++x) {
-      if (depth == 16) row.push_back(0);
+      if (depth == 16) row.push_back(upper);
       row.push_back(mask.data<std::uint8_t>()[y * mask.size(1) + x]);
     }
     png_write_row(png, row.data());
@@ -104,6 +104,8 @@ TEST_F(Segmentation, ErrorsNameTheFile) {
   mask_a.select(0, 4).fill_(7);
   write_mask(mask, mask_a);
   EXPECT_EQ(error(), mask + ": expected classes from 0 to 2 (or 255), got 7 in row 4, column 0");
+  write_mask(mask, zeros({6, 9, 1}, {uint8}), PNG_COLOR_TYPE_GRAY, 16, 2);
+  EXPECT_EQ(error(), mask + ": expected values from 0 to 255, got 512 in row 0, column 0");
   write_png(mask, image_a);
   EXPECT_EQ(error(), mask + ": expected grey levels or a palette, found colours or transparency");
   write_jpeg(mask, image_a);
