@@ -78,7 +78,12 @@ DLManagedTensor* to_dlpack(const Tensor& tensor) {
 }
 
 Tensor from_dlpack(DLManagedTensor* managed) {
-  if (!managed) fail<ValueError>("from_dlpack: expected a tensor, got a null pointer");
+  if (!managed)  // as PyCapsule_GetPointer() returns for a name that is not the capsule's
+    fail<ValueError>(
+        "from_dlpack: expected a DLManagedTensor, got a null pointer; a capsule of Python named "
+        "dltensor_versioned holds a DLManagedTensorVersioned, which is not taken: call "
+        "__dlpack__() "
+        "without max_version");
   const std::shared_ptr<DLManagedTensor> owner(managed, [](DLManagedTensor* m) {
     if (m->deleter) m->deleter(m);
   });

@@ -6,6 +6,7 @@
 #include "tensor.h"
 
 struct DLManagedTensor;  // Every copy of dlpack/dlpack.h declares it with the same layout.
+struct DLManagedTensorVersioned;
 
 namespace tutti {
 
@@ -18,5 +19,7 @@ DLManagedTensor* to_dlpack(const Tensor& tensor);
 /// memory that is neither the host's nor CUDA's, a ShapeError for negative strides or more than 8
 /// dimensions, a ValueError for a null pointer.
 Tensor from_dlpack(DLManagedTensor* managed);
+/// The versioned form is not taken: ask the other library for the plain one.
+Tensor from_dlpack(DLManagedTensorVersioned* managed) = delete;
 
 }  // namespace tutti

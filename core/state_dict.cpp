@@ -92,6 +92,7 @@ class Source {
 // Reads the length at the beginning of the file and returns the text of the header.
 std::string read_header_text(const Source& source) {
   std::uint64_t length = 0;
+  if (source.bytes() == 0) fail<CheckpointError>("the file is empty");
   if (source.bytes() < sizeof length)
     fail<CheckpointError>("{} bytes are too few for a safetensors file", source.bytes());
   source.read(&length, 0, sizeof length);
@@ -103,6 +104,10 @@ std::string read_header_text(const Source& source) {
         "is a {}, as torch.save() writes, not a safetensors file; convert it with "
         "examples/import_torchvision.py or safetensors.torch.save_file()",
         is_zip ? "zip archive" : "pickle");
+  if (length == 0x206e'6f69'7372'6576)  // "version "
+    fail<CheckpointError>("is a pointer of git-lfs, not a safetensors file; run git lfs pull");
+  if (is_too_long && (length & 0xff) == '<')
+    fail<CheckpointError>("is HTML or XML, as a failed download leaves, not a safetensors file");
   if (is_too_long)
     fail<CheckpointError>(
         "claims a header of {} bytes in a file of {}: truncated, or not a safetensors file", length,

@@ -1,6 +1,7 @@
 #include "tensor.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ostream>
 
 namespace tutti {
@@ -185,8 +186,10 @@ constexpr std::int64_t edge_items = 3;  // entries shown at each end of a dimens
 // tensor's device.
 void print(std::string& text, const Tensor& tensor, int depth) {
   if (tensor.rank() == 0) {
-    text += is_floating(tensor.dtype()) ? fmt::format("{:.4g}", tensor.item<double>())
-                                        : fmt::format("{}", tensor.item<std::int64_t>());
+    const auto value = tensor.item<double>();
+    text += std::isnan(value)             ? "nan"  // never -nan
+            : is_floating(tensor.dtype()) ? fmt::format("{:.4g}", value)
+                                          : fmt::format("{}", tensor.item<std::int64_t>());
     return;
   }
   const std::int64_t size = tensor.shape()[0];

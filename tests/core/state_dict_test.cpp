@@ -202,6 +202,12 @@ TEST_F(SafeTensors, RefusesFilesThatAreNotWhatTheyClaim) {
   EXPECT_NE(error_of_load().find("claims a header"), std::string::npos);
   std::ofstream(path, std::ios::binary) << "PK\3\4 what torch.save() writes";
   EXPECT_NE(error_of_load().find("import_torchvision.py"), std::string::npos);
+  std::ofstream(path, std::ios::binary) << "version https://git-lfs.github.com/spec/v1\n";
+  EXPECT_NE(error_of_load().find("run git lfs pull"), std::string::npos);
+  std::ofstream(path, std::ios::binary) << "<!DOCTYPE html>";
+  EXPECT_NE(error_of_load().find("is HTML"), std::string::npos);
+  std::ofstream(path, std::ios::binary) << "";
+  EXPECT_NE(error_of_load().find("is empty"), std::string::npos);
   std::ofstream(path, std::ios::binary) << "\x80\2\x8a\nl\xfc\x9c"
                                            "F what older ones write";
   EXPECT_NE(error_of_load().find("is a pickle"), std::string::npos);

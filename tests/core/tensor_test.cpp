@@ -70,6 +70,11 @@ struct ForeignTensor {
   void (*deleter)(ForeignTensor*);
 };
 
+template <class Managed>
+constexpr bool is_taken = requires(Managed* managed) {
+  from_dlpack(managed);
+};
+
 TEST(DLPack, SharesMemoryInBothDirections) {
   const Tensor x = tensor({0, 1, 2, 3, 4, 5}, {2, 3});
   auto* const given = reinterpret_cast<ForeignTensor*>(to_dlpack(x.alias({3, 2}, {1, 3}, 0)));
@@ -111,7 +116,8 @@ TEST(DLPack, RefusesWhatItDoesNotHaveAndReleasesIt) {
   odd.strides = strides;
   EXPECT_THROW(take(odd), ShapeError);
   EXPECT_EQ(released, 4);
-  EXPECT_THROW(from_dlpack(nullptr), ValueError);
+  EXPECT_THROW(from_dlpack(static_cast<DLManagedTensor*>(nullptr)), ValueError);
+  static_assert(!is_taken<DLManagedTensorVersioned>);
 }
 
 TEST(TensorHandle, ViewsStayInsideTheirStorage) {
@@ -269,6 +275,7 @@ TEST(Printing, ShowsValuesShapeAndDtype) {
   EXPECT_EQ(arange(100).to_string(),
             "tensor([0, 1, 2, ..., 97, 98, 99], shape=(100,), dtype=int64)");
   EXPECT_EQ(scalar(7, {int64}).to_string(), "tensor(7, shape=(), dtype=int64)");
+  EXPECT_EQ(scalar(std::copysign(NAN, -1)).to_string(), "tensor(nan, shape=(), dtype=float32)");
   EXPECT_EQ(zeros({0}).to_string(), "tensor([], shape=(0,), dtype=float32)");
   EXPECT_EQ(Tensor().to_string(), "tensor(undefined)");
   std::ostringstream out;
