@@ -1,9 +1,8 @@
-#include "saved.h"
+#include "record.h"
 
 #include "../core/scoped_value.h"
 #include "../core/trace.h"
 #include "engine.h"
-#include "record.h"
 
 #include <algorithm>
 #include <atomic>

@@ -1,0 +1,117 @@
+// The layers whose forward is one call of a function: Linear, Embedding, and those without
+// parameters, which are activations, Dropout, DropPath, Flatten and Upsample. They check their
+// options; autograd/ and nn/functional compute.
+#include "activation.h"
+#include "drop_path.h"
+#include "dropout.h"
+#include "embedding.h"
+#include "flatten.h"
+#include "functional/activation.h"
+#include "functional/dropout.h"
+#include "functional/embedding.h"
+#include "init.h"
+#include "linear.h"
+#include "upsample.h"
+
+#include <fmt/ranges.h>
+
+#include <cmath>
+
+namespace tutti::nn {
+namespace {
+
+const Linear::Options& checked(const Linear::Options& o) {
+  if (o.in <= 0 || o.out <= 0)
+    fail<ValueError>("Linear: expected the options in and out to be positive, got {} and {}", o.in,
+                     o.out);
+  return o;
+}
+
+const Embedding::Options& checked(const Embedding::Options& o) {
+  if (o.count <= 0 || o.dim <= 0)
+    fail<ValueError>("Embedding: expected the options count and dim to be positive, got {} and {}",
+                     o.count, o.dim);
+  if (o.padding_idx && (*o.padding_idx < 0 || *o.padding_idx >= o.count))
+    fail<ValueError>("Embedding: expected padding_idx from 0 to {}, got {}", o.count - 1,
+                     *o.padding_idx);
+  return o;
+}
+
+}  // namespace
+
+Linear::Linear(const Options& options)
+    : options_(checked(options)),
+      weight(add_parameter("weight", empty({options.out, options.in}))),
+      bias(add_parameter("bias", options.bias ? empty({options.out}) : Tensor())) {
+  init::default_(weight, bias);
+}
+
+Tensor Linear::forward(const Tensor& input) {
+  return linear(input, weight, bias, options_.activation);
+}
+
+std::string Linear::describe() const {
+  return fmt::format("{}, {}{}{}", options_.in, options_.out, options_.bias ? "" : ", bias=false",
+                     options_.activation == Activation::relu ? ", activation=relu" : "");
+}
+
+Embedding::Embedding(const Options& options)
+    : weight(add_parameter("weight", empty({checked(options).count, options.dim}))),
+      options_(options) {
+  init::normal_(weight);
+  if (options.padding_idx) weight.detach().select(0, *options.padding_idx).zero_();
+}
+
+Tensor Embedding::forward(const Tensor& indices) {
+  return embedding(indices, weight, options_.padding_idx);
+}
+
+std::string Embedding::describe() const {
+  std::string text = fmt::format("{}, {}", options_.count, options_.dim);
+  if (options_.padding_idx) text += fmt::format(", padding_idx={}", *options_.padding_idx);
+  return text;
+}
+
+LeakyReLU::LeakyReLU(const Options& options) : options_(options) {
+  if (!std::isfinite(options.slope))
+    fail<ValueError>("LeakyReLU: expected a finite slope, got {}", options.slope);
+}
+Tensor LeakyReLU::forward(const Tensor& input) { return leaky_relu(input, options_.slope); }
+std::string LeakyReLU::describe() const { return fmt::format("slope={}", options_.slope); }
+
+Dropout::Dropout(const Options& options) : options_(options) {
+  expect_probability("Dropout", options.p);
+}
+
+Tensor Dropout::forward(const Tensor& input) { return dropout(input, options_.p, is_training()); }
+
+std::string Dropout::describe() const { return fmt::format("p={}", options_.p); }
+
+DropPath::DropPath(const Options& options) : options_(options) {
+  expect_probability("DropPath", options.p);
+}
+
+Tensor DropPath::forward(const Tensor& input) {
+  return drop_path(input, options_.p, is_training());
+}
+
+std::string DropPath::describe() const { return fmt::format("p={}", options_.p); }
+
+Tensor Flatten::forward(const Tensor& input) {
+  return input.flatten(options_.first, options_.last);
+}
+
+std::string Flatten::describe() const {
+  return fmt::format("first={}, last={}", options_.first, options_.last);
+}
+
+std::string Upsample::describe() const {
+  const std::string target =
+      options_.size.empty()
+          ? fmt::format("scale_factor={}", fmt::join(options_.scale_factor, " x "))
+          : "size=" + tutti::to_string(options_.size);
+  return fmt::format("{}, {}{}", target, nn::to_string(options_.mode),
+                     options_.align_corners ? ", align_corners=true" : "");
+}
+
+}  // namespace tutti::nn
