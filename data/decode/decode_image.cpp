@@ -6,6 +6,7 @@
 #include "formats.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -38,9 +39,13 @@ bool is_png(std::span<const std::uint8_t> bytes) { return starts_with(bytes, "\x
       : starts_with(bytes, "ftyphe", 4) || starts_with(bytes, "ftypmif1", 4) ? "a HEIC image"
       : starts_with(bytes, "jP  ", 4) || starts_with(bytes, "\xFF\x4F\xFF\x51")
           ? "a JPEG 2000 image"
-          : nullptr;
+      : starts_with(bytes, "\xFF\x0A") || starts_with(bytes, "JXL ", 4) ? "a JPEG XL image"
+      : starts_with(bytes, "P5\n") || starts_with(bytes, "P6\n")        ? "a PGM or PPM image"
+      : starts_with(bytes, "%PDF-")                                     ? "a PDF document"
+                                                                        : nullptr;
   if (found) fail<DataError>("expected a JPEG or PNG image, found {}; convert it", found);
-  if (starts_with(bytes, "<"))
+  const auto text = std::ranges::find_if_not(bytes, [](std::uint8_t b) { return std::isspace(b); });
+  if (text != bytes.end() && *text == '<')
     fail<DataError>("expected a JPEG or PNG image, found HTML or XML, as a failed download leaves");
   if (starts_with(bytes, "version https://"))
     fail<DataError>("expected a JPEG or PNG image, found a pointer of git-lfs; run git lfs pull");

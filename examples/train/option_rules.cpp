@@ -128,6 +128,9 @@ std::vector<Rule> schedule_rules(const TrainOptions& o) {
 std::vector<Rule> run_rules(const TrainOptions& o) {
   return {
       {"--out", !o.out.empty(), "needs the name of a folder"},
+      {"--data", !o.data.empty(), "needs the name of a folder"},
+      {"--weights", !o.weights.empty(), "needs the name of a file"},
+      {"--trace", !o.trace.empty(), "needs the name of a file"},
       {"--out", !o.out.starts_with('~'), "got a ~ that the shell has not replaced; write $HOME"},
       {"--precision", o.precision != float16 || !o.device.is_cpu(),
        "fp16 needs --device cuda; on the cpu use bf16; --help explains the flags"},
