@@ -179,7 +179,8 @@ TEST(RendezvousSecurity, StrangersAreTurnedAwayLearnNothingAndDisturbNobody) {
     const std::string answer = receive_until_hang_up(fd);
     EXPECT_EQ(answer.find("run 1"), std::string::npos);
     EXPECT_EQ(answer.find(secret), std::string::npos);
-    EXPECT_LE(answer.size(), 1000u);
+    // TLS's first answer, of which a key for OpenSSL 3.5's post-quantum exchange takes 1,120 bytes.
+    EXPECT_LE(answer.size(), 1500u);
     close(fd);
   }
   Process one = Rank{at, 1, 2, "run 1", 20s, false, secret}.start();
