@@ -15,7 +15,7 @@ using namespace tutti::distributed;
 using namespace tutti::distributed::rendezvous;
 using Side = TlsStream::Side;
 
-const std::string secret = "a secret that the fuzzer knows", run_id = "run";
+const std::string secret = "a secret that the fuzzer knows", run_id = "a run of the fuzzer";
 
 void expect(bool holds) {
   if (!holds) std::abort();
