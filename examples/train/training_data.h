@@ -1,6 +1,7 @@
 // TrainingData: what the trainer trains and tests on, with all that the network, the preprocessing
 // and the saved weights have to know about it, and how ranks, and a run and its resume, find out
-// whether their data are the same. How images become batches is in training_batches.h.
+// whether their data are the same (same_data.cpp). How images become batches is in
+// training_batches.h.
 #pragma once
 
 #include "options.h"
