@@ -82,8 +82,7 @@ Tensor from_dlpack(DLManagedTensor* managed) {
     fail<ValueError>(
         "from_dlpack: expected a DLManagedTensor, got a null pointer; a capsule of Python named "
         "dltensor_versioned holds a DLManagedTensorVersioned, which is not taken: call "
-        "__dlpack__() "
-        "without max_version");
+        "__dlpack__() without max_version");
   const std::shared_ptr<DLManagedTensor> owner(managed, [](DLManagedTensor* m) {
     if (m->deleter) m->deleter(m);
   });

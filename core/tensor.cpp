@@ -186,10 +186,12 @@ constexpr std::int64_t edge_items = 3;  // entries shown at each end of a dimens
 // tensor's device.
 void print(std::string& text, const Tensor& tensor, int depth) {
   if (tensor.rank() == 0) {
+    if (!is_floating(tensor.dtype())) {
+      text += fmt::format("{}", tensor.item<std::int64_t>());
+      return;
+    }
     const auto value = tensor.item<double>();
-    text += std::isnan(value)             ? "nan"  // never -nan
-            : is_floating(tensor.dtype()) ? fmt::format("{:.4g}", value)
-                                          : fmt::format("{}", tensor.item<std::int64_t>());
+    text += std::isnan(value) ? "nan" : fmt::format("{:.4g}", value);  // never -nan
     return;
   }
   const std::int64_t size = tensor.shape()[0];
