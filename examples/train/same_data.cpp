@@ -1,5 +1,5 @@
-// What identifies the data of a run: numbers, classes and fingerprints of the images, by which ranks,
-// and a run and its resume, find out whether their data are the same.
+// What identifies the data of a run: numbers, classes and fingerprints of the images, by which
+// ranks, and a run and its resume, find out whether their data are the same.
 #include "evaluation.h"
 #include "training_data.h"
 
