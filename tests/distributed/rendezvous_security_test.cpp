@@ -297,12 +297,15 @@ TEST(RendezvousSecurity, AServerThatDoesNotKnowTheSecretIsNotRankZero) {
   EXPECT_GT(attempts, 0);
   expect_contains(one.line(), {"timeout: rendezvous: rank 1 could not reach rank 0 at " + at,
                                "what answers there is no rank 0 of tutti"});
-  // One that speaks TLS with another key.
-  const Process other = Rank{at, 1, 2, "run 1", 20s, false, secret}.start();
-  EXPECT_EQ(
-      RawTls(accept(liar.fd, nullptr, nullptr), Side::server, "run 1", "another secret of 24 byt")
-          .state,
-      State::broken);
+  // One that speaks TLS with another key. It has a port of its own, because the last attempt of
+  // rank 1 may wait at the other.
+  const test::Listener speaker;
+  const Process other =
+      Rank{"127.0.0.1:" + std::to_string(speaker.port), 1, 2, "run 1", 20s, false, secret}.start();
+  EXPECT_EQ(RawTls(accept(speaker.fd, nullptr, nullptr), Side::server, "run 1",
+                   "another secret of 24 byt")
+                .state,
+            State::broken);
   expect_contains(other.line(), {"error: ", "its secret or its run id is not that"});
 }
 
