@@ -20,34 +20,6 @@ constexpr std::chrono::milliseconds first_silence{250}, longest_silence{5000};
 
 }  // namespace
 
-bool sleep_unless_stopped(const std::stop_token& stop, std::chrono::milliseconds time) {
-  std::mutex mutex;
-  std::condition_variable_any stopped;
-  std::unique_lock lock(mutex);
-  return stopped.wait_for(lock, stop, time, [&] { return stop.stop_requested(); });
-}
-
-// A thread that calls a function every 50 ms. The function must not throw and may destroy the
-// watcher; any other thread that does waits for a call in progress.
-class World::Watcher {
- public:
-  explicit Watcher(std::function<void()> check)
-      : thread_([check = std::move(check)](const std::stop_token& stop) {
-          while (!sleep_unless_stopped(stop, std::chrono::milliseconds(50))) check();
-        }) {}
-  ~Watcher() {
-    const bool is_forked = process_.is_of_parent();  // the child of a fork has no such thread
-    if (!is_forked) thread_.request_stop();
-    if (is_forked || thread_.get_id() == std::this_thread::get_id()) thread_.detach();
-  }
-  Watcher(const Watcher&) = delete;
-  Watcher& operator=(const Watcher&) = delete;
-
- private:
-  std::jthread thread_;
-  ProcessMark process_;
-};
-
 void throw_failure(const Failure& failure, const std::string& text, CollectiveInfo info) {
   failure.recorders.wait();
   if (failure.timeout) throw TimeoutError(text, std::move(info));
@@ -381,69 +353,16 @@ void World::check_step(const std::string& what, const Deadline& deadline, const 
                 {.rank = group.rank, .world_size = group.size, .operation = what, .name = {}});
 }
 
-// Its own lock makes the destructor wait for a call in progress.
-struct WatchScope::Function : Watched {
-  bool check() noexcept override {
-    const std::lock_guard lock(mutex);
-    return !function || function();
-  }
-  std::mutex mutex;
-  std::function<bool()> function;
-};
-
-WatchScope::WatchScope(World& world, std::function<bool()> check)
-    : function_(std::make_shared<Function>()) {
-  function_->function = std::move(check);
-  world.watch(function_);
-}
-
-WatchScope::~WatchScope() {
-  if (process_.is_of_parent()) return;  // the mutex may be locked in the child of a fork
-  const std::lock_guard lock(function_->mutex);
-  function_->function = nullptr;
-}
-
 World::World(Options options) : options_(std::move(options)) {}
 
-World::~World() { stop_watching(); }
-
-void World::watch(const std::shared_ptr<Watched>& watched) {
-  const std::lock_guard here(watch_mutex_);
-  // The thread comes first: where there is none, `watched` may be destroyed and must not be kept.
-  if (!watcher_ && options_.has_watcher && !stopped_)
-    watcher_ = std::make_unique<Watcher>([this] {
-      const auto check = [this] { check_watched(); };
-      try {
-        if (options_.transport) options_.transport->guard(check);
-        else check();
-      } catch (const std::exception& error) {
-        fail({.what = fmt::format("the watcher thread failed: {}", error.what())});
-      }
-    });
-  watched->position_ = watched_.insert(watched_.end(), watched);
-}
-
-void World::unwatch(Watched& watched) {
-  const std::lock_guard here(watch_mutex_);
-  if (!watched.position_) return;
-  watched_.erase(*watched.position_);
-  watched.position_.reset();
-}
-
-void World::stop_watching() {
-  stopped_ = true;
-  watcher_.reset();
-}
-
 void World::check_watched() {
-  std::vector<std::shared_ptr<Watched>> all;
-  {
-    const std::lock_guard here(watch_mutex_);
-    all.assign(watched_.begin(), watched_.end());
+  const auto check = [this] { watcher_.check(); };
+  try {
+    if (options_.transport) options_.transport->guard(check);
+    else check();
+  } catch (const std::exception& error) {
+    fail({.what = fmt::format("the watcher thread failed: {}", error.what())});
   }
-  for (const auto& watched : all)
-    if (watched->check()) unwatch(*watched);
-  // Releasing the last of them may destroy this object.
 }
 
 }  // namespace tutti::distributed

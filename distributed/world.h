@@ -1,21 +1,21 @@
 // World: the ranks that were started together, as one rank sees them. It owns what is the same for
-// every backend: the first failure, which ranks have departed, the deadlines of collectives and the
-// watcher thread. It moves no data; backends do, and give the world a Transport that carries
-// failures and departures to the other ranks. absence.h has the texts that name absent ranks.
+// every backend: the first failure, which ranks have departed and the deadlines of collectives. It
+// moves no data; backends do, and give the world a Transport that carries failures and departures
+// to the other ranks. absence.h has the texts that name absent ranks, watcher.h the thread that
+// keeps deadlines while nobody waits.
 #pragma once
 
 #include "absence.h"
 #include "flight_recorder_file.h"
+#include "watcher.h"
 
 #include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <limits>
-#include <list>
 #include <map>
 #include <mutex>
 #include <optional>
-#include <stop_token>
 #include <variant>
 #include <vector>
 
@@ -36,9 +36,6 @@ struct Failure {
 /// The same with a text of the caller's.
 [[noreturn]] void throw_failure(const Failure& failure, const std::string& text,
                                 CollectiveInfo info);
-
-/// Sleeps for `time`, or until the calling thread is to stop. Returns whether it is.
-bool sleep_unless_stopped(const std::stop_token& stop, std::chrono::milliseconds time);
 
 /// A point in time, and the timeout that led to it, which error texts name.
 struct Deadline {
@@ -71,19 +68,6 @@ class PendingCollective {
   // When and how often World asks some of the missing ranks whether they have departed.
   mutable Clock::time_point next_question_ = {};
   mutable std::size_t rounds_ = 0;
-};
-
-/// Something that the watcher thread checks every 50 ms until it is done.
-class Watched {
- public:
-  virtual ~Watched() = default;
-  /// Lets what is watched make progress, and fails the world where it will never be done. Does not
-  /// wait for other ranks. Returns true when there is nothing left to check.
-  virtual bool check() noexcept = 0;
-
- private:
-  friend class World;
-  std::optional<std::list<std::shared_ptr<Watched>>::iterator> position_;
 };
 
 /// What the groups of one world share: the first failure, who has left, and the deadlines.
@@ -143,8 +127,6 @@ class World {
   };
 
   explicit World(Options options);
-  /// Stops the watcher before the transport goes.
-  ~World();
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
@@ -183,12 +165,8 @@ class World {
   /// fails the world once the deadline has passed. `what` names the step.
   void check_step(const std::string& what, const Deadline& deadline, const GroupInfo& group);
 
-  /// Keeps `watched` and checks it until it is done or unwatched. Starts the watcher, if the world
-  /// has one and it has not been stopped.
-  void watch(const std::shared_ptr<Watched>& watched);
-  void unwatch(Watched& watched);
-  /// Ends the watcher thread after a check in progress. No later watch() starts it again.
-  void stop_watching();
+  /// The thread that keeps deadlines while nobody waits.
+  Watcher& watcher() { return watcher_; }
 
   /// For a backend whose ranks share this object: its own state is guarded by the same lock, so
   /// that one wait sees its own changes, failures and departures.
@@ -205,7 +183,6 @@ class World {
     std::optional<Clock::time_point> departed = {};  // since when that is known
     bool is_blocked = false;                         // it has answered so
   };
-  class Watcher;
   void set_failure(Failure failure);
   void handle(Notice notice);
   void ask(int rank, Clock::time_point now);
@@ -237,27 +214,8 @@ class World {
   std::atomic<bool> has_departures_ = false;
   std::map<int, std::shared_ptr<FlightRecorder>> recorders_;  // by rank in the world
 
-  std::mutex watch_mutex_;
-  std::list<std::shared_ptr<Watched>> watched_;
-  std::unique_ptr<Watcher> watcher_;  // started by the first watch()
-  // Atomic instead of guarded by watch_mutex_, because the destructor also runs in the child of a
-  // fork, where that mutex may stay locked.
-  std::atomic<bool> stopped_ = false;
-};
-
-/// Lets the watcher thread of a world call a function until the object is destroyed, which waits
-/// for a call in progress. The function is Watched::check() and throws nothing.
-class WatchScope {
- public:
-  WatchScope(World& world, std::function<bool()> check);
-  ~WatchScope();
-  WatchScope(const WatchScope&) = delete;
-  WatchScope& operator=(const WatchScope&) = delete;
-
- private:
-  struct Function;
-  std::shared_ptr<Function> function_;
-  ProcessMark process_;
+  // The last member: its thread ends before the transport goes.
+  Watcher watcher_{options_.has_watcher ? [this] { check_watched(); } : std::function<void()>()};
 };
 
 }  // namespace tutti::distributed

@@ -170,7 +170,7 @@ class Optimizer {
   void call_update_one(int group, const kernels::FusedUpdate& update);
   int states_of(int group) const { return state_count(group, option_values(group)); }
 
-  // Options by name.
+  // The options by name and in device memory (optimizer_options.cpp).
   std::span<const double> values_of(const std::vector<double>& values, int group) const;
   bool has_option(std::string_view name) const;
   std::size_t option_index(std::string_view name, int group) const;

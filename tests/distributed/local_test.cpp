@@ -66,11 +66,11 @@ class CountedChecks : public Watched {
 TEST(World, ItsWatcherStaysStopped) {
   World world{World::Options{}};
   const auto before = std::make_shared<CountedChecks>();
-  world.watch(before);
+  world.watcher().watch(before);
   while (before->count == 0) std::this_thread::sleep_for(1ms);
-  world.stop_watching();
+  world.watcher().stop();
   const auto after = std::make_shared<CountedChecks>();
-  world.watch(after);
+  world.watcher().watch(after);
   std::this_thread::sleep_for(200ms);
   EXPECT_EQ(after->count, 0);
 }

@@ -49,7 +49,7 @@ class LocalGroup {
         info_(std::move(info)),
         layout_(info_),
         last_calls_(info_.world_ranks.size(), 0) {
-    if (info_.size > 1) watch_.emplace(*world_, [this] { return check_rounds(); });
+    if (info_.size > 1) watch_.emplace(world_->watcher(), [this] { return check_rounds(); });
   }
 
   const GroupInfo& info() const { return info_; }
@@ -307,7 +307,7 @@ RanksAsThreads make_thread_ranks(const ThreadWorldOptions& options) {
               },
           .fail = [world](const Failure& why) { world->fail(why); },
           .depart = [world](int rank) { world->depart(rank); },
-          .finish = [world] { world->stop_watching(); }};
+          .finish = [world] { world->watcher().stop(); }};
 }
 
 }  // namespace tutti::distributed::local

@@ -22,7 +22,7 @@ class SmallCollective : public Work::State, public Watched {
   void wait() override {
     const std::lock_guard lock(mutex_);
     if (!exchange_) return;
-    world_->unwatch(*this);
+    world_->watcher().unwatch(*this);
     try {
       exchange_->wait_for_agreement(false);
       exchange_->compute();
@@ -61,7 +61,7 @@ class SmallCollective : public Work::State, public Watched {
 // where it is. The groups of a world share the result; it ends with the last of them, because the
 // application may finalise MPI then.
 std::shared_ptr<WatchScope> receive_notices(World& world) {
-  return std::make_shared<WatchScope>(world, [&world] {
+  return std::make_shared<WatchScope>(world.watcher(), [&world] {
     try {
       return world.poll().has_value();
     } catch (const std::exception& error) {
@@ -102,7 +102,7 @@ class MpiBackend : public Backend {
     }
     if (!exchange->is_whole()) return thread_->submit(std::move(exchange));
     auto work = std::make_shared<SmallCollective>(world(), std::move(exchange));
-    world()->watch(work);
+    world()->watcher().watch(work);
     return work;
   }
 

@@ -73,7 +73,7 @@ GroupRegistry::GroupRegistry(std::shared_ptr<rendezvous::Store> store, int devic
       device_(device),
       world_(make_world_over(store_)),
       recorder_(world_->recorder({.backend = "nccl", .world_ranks = {member().rank}})) {
-  watch_.emplace(*world_, [this] {
+  watch_.emplace(world_->watcher(), [this] {
     check();
     return false;
   });
@@ -146,7 +146,7 @@ void GroupRegistry::close() {
     for (const auto& group : groups_) release(*group);
     changed_.wait_for(lock, patience, [&] { return world_->failure() || groups_.empty(); });
   }
-  world_->stop_watching();
+  world_->watcher().stop();
   for (const auto deadline = Clock::now() + patience;
        abort_all(), !groups_.empty() && Clock::now() < deadline;)
     std::this_thread::sleep_for(1ms);
