@@ -14,7 +14,7 @@ struct PendingState {
   /// Ranks of which it is not known whether they have done their part: each entry is a host, as its
   /// ranks in the group, or a single rank of the own host, which may itself wait for others. The
   /// first rank of an entry is asked at the deadline. Where it does not answer, or answers that it
-  /// has not issued this call, all ranks of the entry are missing.
+  /// has not issued this call, all ranks of the entry are missing but those that answer otherwise.
   std::vector<std::vector<int>> hosts_to_ask = {};
   std::vector<int> departed = {};   ///< Those of them that have destroyed the group.
   std::int64_t last_completed = 0;  ///< The last collective that all the missing ranks completed.

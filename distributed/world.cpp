@@ -3,6 +3,8 @@
 #include "../core/error.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
 #include <thread>
 
 namespace tutti::distributed {
@@ -255,17 +257,17 @@ void World::add_departed(PendingState& state, const PendingCollective& pending,
 // Adds the ranks of the unheard hosts that have not answered, or that have not issued this call.
 void World::add_silent_hosts(PendingState& state, const PendingCollective& pending) const {
   const GroupInfo& group = pending.group();
-  const auto may_wait = [&](const LatestCalls& calls) {
-    const auto sequence = calls.sequence_of(group.id);
-    return sequence ? *sequence >= pending.call().sequence : calls.is_full();
+  const auto waits = [&](int rank) {
+    const auto asked = peers_.find(group.world_ranks[static_cast<std::size_t>(rank)]);
+    if (asked == peers_.end() || !asked->second.latest_calls) return false;
+    const auto sequence = asked->second.latest_calls->sequence_of(group.id);
+    return sequence ? *sequence >= pending.call().sequence : asked->second.latest_calls->is_full();
   };
-  for (const std::vector<int>& host : state.hosts_to_ask) {
-    const auto asked = peers_.find(group.world_ranks[static_cast<std::size_t>(host.front())]);
-    const bool has_answered = asked != peers_.end() && asked->second.latest_calls;
-    if (!has_answered || !may_wait(*asked->second.latest_calls))
-      state.missing.insert(state.missing.end(), host.begin(), host.end());
-  }
-  std::sort(state.missing.begin(), state.missing.end());
+  std::set<int> missing(state.missing.begin(), state.missing.end());
+  for (const std::vector<int>& host : state.hosts_to_ask)
+    if (!waits(host.front()))
+      std::ranges::remove_copy_if(host, std::inserter(missing, missing.end()), waits);
+  state.missing.assign(missing.begin(), missing.end());
 }
 
 // Takes those out of the missing ranks that wait for others themselves, in a call that blocks: the

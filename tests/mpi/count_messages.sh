@@ -2,7 +2,7 @@
 # Counts the messages that the ranks of an all-reduce send to other hosts, with Open MPI's monitoring component, which
 # also sees the messages of MPI's own collectives. Hosts are emulated (TUTTI_RANKS_PER_HOST). Prints a table, for
 # docs/scaling.md too, and fails where a rank sends more than a small multiple of log2 of the number of hosts, or to
-# more peers. Two runs with different numbers of collectives are subtracted, so that starting and exiting do not count.
+# more peers, or where a rank of a full host carries more than its share of large data. Two runs with different numbers of collectives are subtracted, so that starting and exiting do not count.
 # Usage: count_messages.sh PROGRAM "RANKS:RANKS_PER_HOST ..." MPIRUN...
 set -euo pipefail
 program=$1 layouts=$2
@@ -23,7 +23,8 @@ run() {
     { cat "$folder/output"; echo "count_messages: the run with $1 ranks and $2 bytes failed"; exit 1; }
 }
 
-# Prints the most that any rank does in one collective: "messages kilobytes peers bound_of_messages bound_of_peers".
+# Prints the most that any rank does in one collective: "messages kilobytes peers bound_of_messages bound_of_peers
+# kilobytes_on_a_full_host bound_of_them". Ranks of full hosts carry a slice each, whatever the last host has.
 # A collective has an agreement and at most this many pieces of data, each sent with about 2 log2(hosts) messages.
 count() {
   awk -F '\t' -v per_host="$per_host" -v ranks="$ranks" -v bytes="$bytes" -v calls="$calls" '
@@ -44,13 +45,16 @@ count() {
         if (sent[r] > most) most = sent[r]
         if (kilobytes[r] > most_kilobytes) most_kilobytes = kilobytes[r]
         if (peers[r] > most_peers) most_peers = peers[r]
+        if (int(r / per_host + 1) * per_host <= ranks && kilobytes[r] > most_shared) most_shared = kilobytes[r]
       }
       hosts = int((ranks + per_host - 1) / per_host)
       for (steps = 0; 2 ^ steps < hosts; ++steps) {}
-      owners = hosts == 1 || ranks % per_host == 0 ? per_host : ranks % per_host
-      block = owners * 4194304
-      pieces = int((bytes + block - 1) / block)
-      printf "%.1f %.0f %d %d %d", most, most_kilobytes, most_peers, 2 * (pieces + 1) * (steps + 1), 2 * steps + 2
+      last = hosts == 1 || ranks % per_host == 0 ? per_host : ranks % per_host
+      block = per_host * 4194304
+      pieces = int((bytes + block - 1) / block) * int((per_host + last - 1) / last)
+      share = bytes > 65536 ? 2 * bytes / per_host : (steps + 1) * bytes
+      printf "%.1f %.0f %d %d %d %.0f %.0f", most, most_kilobytes, most_peers, 2 * (pieces + 1) * (steps + 1),
+             2 * steps + 2, most_shared, share / 1000 + 1
     }' "$folder"/few.*.prof "$folder"/many.*.prof
 }
 
@@ -67,11 +71,16 @@ for layout in $layouts; do
     rm -f "$folder"/*.prof
     run "$ranks" "$bytes" 2 few
     run "$ranks" "$bytes" $((calls + 2)) many
-    read -r messages kilobytes peers messages_bound peers_bound <<< "$(count)"
+    read -r messages kilobytes peers messages_bound peers_bound shared shared_bound <<< "$(count)"
     row+=" $messages, $kilobytes, $peers |"
     if ((${messages%.*} > messages_bound || peers > peers_bound)); then
       echo "count_messages: $bytes bytes on $ranks ranks, $per_host per host: expected at most $messages_bound messages" \
         "to $peers_bound peers on other hosts, got $messages to $peers"
+      failed=1
+    fi
+    if ((shared > shared_bound)); then
+      echo "count_messages: $bytes bytes on $ranks ranks, $per_host per host: expected at most $shared_bound kB from a" \
+        "rank of a full host, got $shared"
       failed=1
     fi
     # A rank that sends nothing to other hosts was not counted.

@@ -3,6 +3,8 @@
 #include "library.h"
 #include "watchdog.h"
 
+#include <cmath>
+
 namespace tutti::distributed::mpi {
 namespace {
 
@@ -59,6 +61,22 @@ std::vector<int> lowest_ranks(int rank, int size, const OwnHost& own) {
   return lowest;
 }
 
+// Returns the number of slices of large data with which the busiest ranks of all hosts carry least.
+// Hosts of 8, 8 and 1 rank take 8: the ranks of the large hosts share what the single one has to
+// carry alone. Hosts of 8 and 7 take 7, because of 8 slices one rank of the second would have two.
+std::size_t slices_for(const HostLayout& layout) {
+  const auto load = [&](std::size_t slices) {
+    double sum = 0;
+    for (const std::vector<int>& host : layout.hosts)
+      sum += std::ceil(static_cast<double>(slices) / static_cast<double>(host.size()));
+    return sum / static_cast<double>(slices);
+  };
+  std::size_t best = layout.fewest_ranks();
+  for (std::size_t slices = best; slices <= layout.most_ranks(); ++slices)
+    if (load(slices) < load(best)) best = slices;
+  return best;
+}
+
 }  // namespace
 
 Communicator::Communicator(MPI_Comm parent, const std::vector<int>& members, int tag, World* world)
@@ -104,14 +122,16 @@ Hosts find_hosts() {
 HostCommunicators::HostCommunicators(std::shared_ptr<World> world,
                                      const std::shared_ptr<const GroupInfo>& info, MPI_Comm parent,
                                      const std::vector<int>& members)
-    : world_(std::move(world)), info_(info), layout_(*info) {
+    : world_(std::move(world)), info_(info), layout_(*info), slices_(slices_for(layout_)) {
   all_.emplace(parent, members, tag_of_all, world_.get());
   if (layout_.is_one_host()) return;
   host_.emplace(all(), layout_.own_host(), tag_of_host, world_.get());
-  if (!is_owner()) return;
-  std::vector<int> across_hosts;
-  for (const std::vector<int>& host : layout_.hosts) across_hosts.push_back(host[layout_.index]);
-  across_hosts_.emplace(all(), across_hosts, tag_across_hosts, world_.get());
+  for (std::size_t slice = layout_.index; slice < slices_; slice += layout_.own_host().size()) {
+    std::vector<int> owners;
+    for (const std::vector<int>& host : layout_.hosts) owners.push_back(host[slice % host.size()]);
+    across_hosts_.try_emplace(slice, all(), owners, tag_across_hosts + static_cast<int>(slice),
+                              world_.get());
+  }
 }
 
 }  // namespace tutti::distributed::mpi

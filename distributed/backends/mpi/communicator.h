@@ -7,6 +7,8 @@
 
 #include <mpi.h>
 
+#include <map>
+
 namespace tutti::distributed::mpi {
 
 /// A communicator that is freed with its owner, unless MPI is not usable any more or a failure left
@@ -55,24 +57,27 @@ class HostCommunicators {
   void note_agreement(const Collective& call) const {
     if (last_agreed_ < call.sequence) last_agreed_ = call.sequence;
   }
-  /// How many ranks of each host communicate with other hosts: as many as every host has.
-  std::size_t owners() const { return layout_.fewest_ranks(); }
-  /// Returns whether this rank does. The first rank of each host, its leader, always does.
-  bool is_owner() const { return layout_.index < owners(); }
+  /// Into how many slices the ranks cut large data. Each host has an owner of each, which alone
+  /// exchanges it with its owners on other hosts.
+  std::size_t slices() const { return slices_; }
+  /// The index on its host of the owner of a slice. A host with fewer ranks than slices has owners
+  /// of several; the first rank, the leader, always owns slice 0.
+  std::size_t owner_of(std::size_t slice) const { return slice % layout_.own_host().size(); }
 
   MPI_Comm all() const { return all_->get(); }
   /// The ranks of this host, in the order of the layout.
   MPI_Comm host() const { return host_ ? host_->get() : all(); }
-  /// The ranks that have this rank's index on their hosts, in the order of the hosts; null where
-  /// this rank is no owner or the group is on one host.
-  MPI_Comm across_hosts() const { return across_hosts_ ? across_hosts_->get() : MPI_COMM_NULL; }
+  /// The owners of a slice of this rank, in the order of the hosts, where there are several hosts.
+  MPI_Comm across_hosts(std::size_t slice = 0) const { return across_hosts_.at(slice).get(); }
 
  private:
   std::shared_ptr<World> world_;
   std::shared_ptr<const GroupInfo> info_;
   mutable std::atomic<std::int64_t> last_agreed_{0};
   HostLayout layout_;
-  std::optional<Communicator> all_, host_, across_hosts_;
+  std::size_t slices_;
+  std::optional<Communicator> all_, host_;
+  std::map<std::size_t, Communicator> across_hosts_;  // by slice
 };
 
 }  // namespace tutti::distributed::mpi

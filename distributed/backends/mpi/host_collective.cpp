@@ -66,7 +66,7 @@ struct HostCollective::Vote {
 struct HostCollective::Block {
   Transfers scatter, between, gather;
   std::int64_t number = 0;
-  Piece own = {};  // where this rank is an owner
+  std::vector<Piece> own = {};  // one of each slice of this rank
 };
 
 HostCollective::HostCollective(std::shared_ptr<const HostCommunicators> comms, Exchange& exchange,
@@ -116,7 +116,7 @@ void HostCollective::lead() {
   start_vote(vote);
   // Where the hosts turn out to disagree, MPI may find messages of different sizes and says so on
   // standard error. The data is not waited for then.
-  Piece whole = allocate(flow_.count(), false);
+  Piece whole = allocate(0, flow_.count(), false);
   whole.elements = {0, flow_.count()};
   if (flow_.count() > 0) {
     std::vector<const char*> inputs;
@@ -149,7 +149,7 @@ void HostCollective::start_vote(Vote& vote) {
   vote.sent[0] = exchange_.own_fingerprint().hash();
   vote.sent[1] = ~vote.sent[0];
   check(MPI_Iallreduce(vote.sent, vote.largest, 2, MPI_UINT64_T, MPI_MAX, comms_->across_hosts(),
-                       &vote.transfers.add_between_hosts()),
+                       &vote.transfers.add_between_hosts(0)),
         "MPI_Iallreduce");
 }
 
@@ -205,15 +205,16 @@ void HostCollective::start_between_hosts(const Piece& piece, Transfers& transfer
   const auto count = static_cast<int>(piece.elements.count());
   if (call().operation == Operation::broadcast) {
     const auto host = static_cast<int>(layout_.host_of(call().root));
-    check(MPI_Ibcast(piece.partial, count, MPI_BYTE, host, comms_->across_hosts(),
-                     &transfers.add_between_hosts()),
+    check(MPI_Ibcast(piece.partial, count, MPI_BYTE, host, comms_->across_hosts(piece.slice),
+                     &transfers.add_between_hosts(piece.slice)),
           "MPI_Ibcast");
     return;
   }
   const PartialReduction reduction = partial_reduction(flow_, call().op);
-  check(MPI_Iallreduce(piece.partial, piece.result, count, reduction.type, reduction.op,
-                       comms_->across_hosts(), &transfers.add_between_hosts()),
-        "MPI_Iallreduce");
+  check(
+      MPI_Iallreduce(piece.partial, piece.result, count, reduction.type, reduction.op,
+                     comms_->across_hosts(piece.slice), &transfers.add_between_hosts(piece.slice)),
+      "MPI_Iallreduce");
 }
 
 // Returns the memory that holds what ranks take, once the hosts are through with the piece.
@@ -240,8 +241,9 @@ void HostCollective::hand_out(const Piece& piece, const char* from, Transfers& t
 }
 
 // The received data of a piece lies rank by rank, each with room for all elements.
-HostCollective::Piece HostCollective::allocate(std::int64_t elements, bool with_receives) {
-  Piece piece;
+HostCollective::Piece HostCollective::allocate(std::size_t slice, std::int64_t elements,
+                                               bool with_receives) {
+  Piece piece{.slice = slice};
   const std::size_t partial = flow_.partial_bytes(elements);
   piece.partial = memory_->allocate(partial);
   if (!layout_.is_one_host()) piece.result = memory_->allocate(partial);
@@ -250,20 +252,20 @@ HostCollective::Piece HostCollective::allocate(std::int64_t elements, bool with_
   return piece;
 }
 
-// The vector is cut into blocks, and a block into a piece for each owner.
-Elements HostCollective::piece_of(std::size_t owner, std::int64_t block_number) const {
-  const auto owners = static_cast<std::int64_t>(comms_->owners());
-  const std::int64_t begin = block_number * owners * piece_elements_,
-                     count = std::min(owners * piece_elements_, flow_.count() - begin),
-                     p = static_cast<std::int64_t>(owner);
-  return {begin + count * p / owners, begin + count * (p + 1) / owners};
+// The vector is cut into blocks, and a block into a piece of each slice.
+Elements HostCollective::piece_of(std::size_t slice, std::int64_t block_number) const {
+  const auto slices = static_cast<std::int64_t>(comms_->slices());
+  const std::int64_t begin = block_number * slices * piece_elements_,
+                     count = std::min(slices * piece_elements_, flow_.count() - begin),
+                     s = static_cast<std::int64_t>(slice);
+  return {begin + count * s / slices, begin + count * (s + 1) / slices};
 }
 
 // Block i is scattered while block i - 1 is reduced and block i - 2 comes back from the other
 // hosts.
 void HostCollective::move() {
   memory_->keep_tensors(call());  // messages inside the host go from and to them
-  const std::int64_t elements = static_cast<std::int64_t>(comms_->owners()) * piece_elements_,
+  const std::int64_t elements = static_cast<std::int64_t>(comms_->slices()) * piece_elements_,
                      blocks = (flow_.count() + elements - 1) / elements;
   const auto transfers = [&] {
     return Transfers(*comms_, exchange_, memory_, Transfers::Stage::in_transfer);
@@ -282,56 +284,60 @@ void HostCollective::move() {
   for (Block& each : slots) each.gather.wait(false);
 }
 
+// Ranks send and receive the pieces of a block in the order of their slices, by which messages
+// between two ranks find each other.
 void HostCollective::scatter(Block& block, std::int64_t number) {
   block.gather.wait(false);  // the block that used this memory before
   block.number = number;
-  const std::size_t size = layout_.own_host().size();
-  if (comms_->is_owner()) {
-    const Elements elements = piece_of(layout_.index, number);
-    if (!block.own.partial) block.own = allocate(elements.count(), true);
-    block.own.elements = elements;
+  const std::size_t size = layout_.own_host().size(), slices = comms_->slices();
+  if (block.own.empty())
+    for (std::size_t slice = layout_.index; slice < slices; slice += size)
+      block.own.push_back(allocate(slice, piece_of(slice, number).count(), true));
+  for (Piece& piece : block.own) {
+    piece.elements = piece_of(piece.slice, number);
     for (std::size_t i = 0; i < size; ++i)
-      if (const Elements given = flow_.gives(rank_at(i)) & elements;
+      if (const Elements given = flow_.gives(rank_at(i)) & piece.elements;
           i != layout_.index && given.count() > 0)
-        block.scatter.receive(block.own.received + i * flow_.bytes(elements.count()),
+        block.scatter.receive(piece.received + i * flow_.bytes(piece.elements.count()),
                               flow_.bytes(given.count()), i, Transfers::Tag::scatter);
   }
   for (std::size_t step = 1; step < size; ++step) {
     const std::size_t owner = (layout_.index + step) % size;
-    if (owner >= comms_->owners()) continue;
-    const Elements given = flow_.gives(rank_at(layout_.index)) & piece_of(owner, number);
-    if (given.count() > 0)
-      block.scatter.send(input_at(given.begin), flow_.bytes(given.count()), owner,
-                         Transfers::Tag::scatter);
+    for (std::size_t slice = owner; slice < slices; slice += size)
+      if (const Elements given = flow_.gives(rank_at(layout_.index)) & piece_of(slice, number);
+          given.count() > 0)
+        block.scatter.send(input_at(given.begin), flow_.bytes(given.count()), owner,
+                           Transfers::Tag::scatter);
   }
 }
 
 void HostCollective::reduce(Block& block) {
   block.scatter.wait(false);
-  if (!comms_->is_owner()) return;
-  const Piece& piece = block.own;
-  std::vector<const char*> inputs;
-  for (std::size_t i = 0; i < layout_.own_host().size(); ++i) {
-    const Elements given = flow_.gives(rank_at(i)) & piece.elements;
-    inputs.push_back(i != layout_.index  ? piece.received + i * flow_.bytes(piece.elements.count())
-                     : given.count() > 0 ? input_at(given.begin)
-                                         : nullptr);
+  for (const Piece& piece : block.own) {
+    std::vector<const char*> inputs;
+    for (std::size_t i = 0; i < layout_.own_host().size(); ++i) {
+      const Elements given = flow_.gives(rank_at(i)) & piece.elements;
+      inputs.push_back(i != layout_.index ? piece.received + i * flow_.bytes(piece.elements.count())
+                       : given.count() > 0 ? input_at(given.begin)
+                                           : nullptr);
+    }
+    combine(piece, inputs);
+    if (!layout_.is_one_host()) start_between_hosts(piece, block.between);
   }
-  combine(piece, inputs);
-  if (!layout_.is_one_host()) start_between_hosts(piece, block.between);
 }
 
 void HostCollective::gather(Block& block) {
   const Elements taken = flow_.takes(rank_at(layout_.index));
-  for (std::size_t owner = 0; owner < comms_->owners(); ++owner) {
-    const Elements part = taken & piece_of(owner, block.number);
+  for (std::size_t slice = 0; slice < comms_->slices(); ++slice) {
+    const std::size_t owner = comms_->owner_of(slice);
+    const Elements part = taken & piece_of(slice, block.number);
     if (owner != layout_.index && part.count() > 0)
       block.gather.receive(output_at(part.begin), flow_.bytes(part.count()), owner,
                            Transfers::Tag::gather);
   }
-  if (!comms_->is_owner()) return;
   block.between.wait(false);
-  hand_out(block.own, finish(block.own), block.gather, Transfers::Tag::gather, false);
+  for (const Piece& piece : block.own)
+    hand_out(piece, finish(piece), block.gather, Transfers::Tag::gather, false);
 }
 
 const char* HostCollective::input_at(std::int64_t element) const {

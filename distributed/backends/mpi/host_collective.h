@@ -4,9 +4,9 @@
 //
 // Small data: the leaders of the hosts reduce it. Whether their hosts agree on the call travels
 // beside the data, and nothing is handed out before. So a rank sends O(log2 hosts) messages.
-// Large data: the first ranks of each host, as many as every host has, own a slice each. The other
-// ranks of the host send them their parts of it, an owner reduces them and its equals on the other
-// hosts continue. This goes in pieces, of which two are between hosts at a time.
+// Large data is cut into slices, each of which has an owner on each host. The other ranks of the
+// host send the owner their parts of it, the owner reduces them and continues with the owners on
+// the other hosts. This goes in pieces, of which two of a slice are between hosts at a time.
 //
 // The timeout of the call counts anew when the ranks of the host have come and when the hosts have:
 // the transfer has one deadline, however many messages it takes.
@@ -33,12 +33,13 @@ class HostCollective {
   void move();
 
  private:
-  // What an owner holds of the vector at a time, and the memory for it.
+  // What an owner holds of a slice at a time, and the memory for it.
   struct Piece {
-    Elements elements;
+    std::size_t slice = 0;
+    Elements elements = {};
     char *received = nullptr, *partial = nullptr, *result = nullptr;
   };
-  struct Block;  // the piece of this rank and the transfers of all pieces of a block
+  struct Block;  // the pieces of this rank and the transfers of all pieces of a block
   struct Vote;
 
   void lead();
@@ -51,9 +52,9 @@ class HostCollective {
   const char* finish(const Piece& piece);
   void hand_out(const Piece& piece, const char* from, Transfers& transfers, Transfers::Tag tag,
                 bool also_nothing);
-  Piece allocate(std::int64_t elements, bool with_receives);
+  Piece allocate(std::size_t slice, std::int64_t elements, bool with_receives);
 
-  Elements piece_of(std::size_t owner, std::int64_t block_number) const;
+  Elements piece_of(std::size_t slice, std::int64_t block_number) const;
   void scatter(Block& block, std::int64_t number);
   void reduce(Block& block);
   void gather(Block& block);

@@ -108,16 +108,18 @@ int Transfers::rank_at(std::size_t index, Tag tag) const {
   return tag == Tag::calls ? layout.hosts[index].front() : layout.own_host()[index];
 }
 
-MPI_Request& Transfers::add_between_hosts() { return add(other_hosts); }
+MPI_Request& Transfers::add_between_hosts(std::size_t slice) {
+  return add(~static_cast<int>(slice));
+}
 
-MPI_Request& Transfers::add(int rank) {
-  peers_.push_back(rank);
+MPI_Request& Transfers::add(int peer) {
+  peers_.push_back(peer);
   return requests_.emplace_back(MPI_REQUEST_NULL);
 }
 
 void Transfers::wait(bool patient) {
   deadline_ = exchange_.deadline();
-  const bool asks_hosts = std::find(peers_.begin(), peers_.end(), other_hosts) != peers_.end();
+  const bool asks_hosts = std::ranges::any_of(peers_, [](int peer) { return peer < 0; });
   patient_until_ = deadline_.at + for_others_to_name +
                    (asks_hosts       ? (comms_.layout().host == 0 ? 1s : 2s)
                     : awaits_result_ ? 3s
@@ -143,7 +145,7 @@ PendingState Transfers::pending_state() const {
   };
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     if (requests_[i] == MPI_REQUEST_NULL) continue;
-    if (peers_[i] != other_hosts) {
+    if (peers_[i] >= 0) {
       add_once(state.hosts_to_ask, std::vector{peers_[i]});  // it may itself wait for others
       continue;
     }
@@ -151,7 +153,8 @@ PendingState Transfers::pending_state() const {
     for (std::size_t h = 0; h < layout.hosts.size(); ++h) {
       if (h == layout.host || (layout.host != 0 && h != 0)) continue;
       std::vector<int> host = layout.hosts[h];
-      std::swap(host.front(), host[layout.index]);  // the one that this rank communicates with
+      const auto slice = static_cast<std::size_t>(~peers_[i]);
+      std::swap(host.front(), host[slice % host.size()]);  // the one that this rank waits for
       add_once(state.hosts_to_ask, host);
     }
   }

@@ -95,8 +95,8 @@ class Transfers : public PendingMessages {
   /// with that of a host.
   void receive(void* to, std::size_t bytes, std::size_t index, Tag tag);
   void send(const void* from, std::size_t bytes, std::size_t index, Tag tag);
-  /// Returns the place for the request of an MPI collective between hosts.
-  MPI_Request& add_between_hosts();
+  /// Returns the place for the request of an MPI collective between the owners of a slice.
+  MPI_Request& add_between_hosts(std::size_t slice);
 
   /// Waits until all is done, or the deadline of the exchange has passed. The wait for other hosts
   /// lasts longer, so that the ranks of a host that misses one can name it before.
@@ -110,8 +110,7 @@ class Transfers : public PendingMessages {
   PendingState pending_state() const override;
 
  private:
-  static constexpr int other_hosts = -1;
-  MPI_Request& add(int rank);
+  MPI_Request& add(int peer);
   int rank_at(std::size_t index, Tag tag) const;
   MPI_Comm comm_of(Tag tag) const {
     return tag == Tag::calls ? comms_.across_hosts() : comms_.host();
@@ -125,7 +124,8 @@ class Transfers : public PendingMessages {
   Deadline deadline_;
   Clock::time_point patient_until_;
   std::vector<MPI_Request> requests_;
-  std::vector<int> peers_;  // by request: the rank of the group on the other side, or other_hosts
+  // By request: the rank of the group on the other side, or ~slice for the owners of a slice.
+  std::vector<int> peers_;
 };
 
 }  // namespace tutti::distributed::mpi
