@@ -68,9 +68,9 @@ Tensor scattered(const Tensor& x, const ProcessGroup& group, ReduceOp op,
 
 template <class Gradient>
 Tensor record_collective(const char* name, const Tensor& output, const Tensor& x,
-                         Gradient gradient) {
+                         const ProcessGroup& group, Gradient gradient) {
   const Tensor recorded = autograd::record(name, output, {x}, std::move(gradient));
-  autograd::mark_waits_for_ranks(recorded);
+  autograd::mark_waits_for_ranks(recorded, group.implementation().get());
   return recorded;
 }
 
@@ -80,7 +80,7 @@ Tensor all_reduce(const Tensor& x, const ProcessGroup& group, ReduceOp op,
                   const CallOptions& options) {
   check_together(group, "all_reduce", [&] { check("all_reduce", x, op); });
   const CallOptions call = named(options, "differentiable all_reduce");
-  return record_collective("all_reduce", reduced(x, group, op, call), x,
+  return record_collective("all_reduce", reduced(x, group, op, call), x, group,
                            [group, op, call = backward_of(call)](const Tensor& gradient) {
                              return reduced(gradient, group, op, call);
                            });
@@ -89,7 +89,7 @@ Tensor all_reduce(const Tensor& x, const ProcessGroup& group, ReduceOp op,
 Tensor all_gather(const Tensor& x, const ProcessGroup& group, const CallOptions& options) {
   check_together(group, "all_gather", [&] { check("all_gather", x, ReduceOp::sum); });
   const CallOptions call = named(options, "differentiable all_gather");
-  return record_collective("all_gather", gathered(x, group, call), x,
+  return record_collective("all_gather", gathered(x, group, call), x, group,
                            [group, call = backward_of(call)](const Tensor& gradient) {
                              return scattered(gradient, group, ReduceOp::sum, call);
                            });
@@ -102,7 +102,7 @@ Tensor reduce_scatter(const Tensor& x, const ProcessGroup& group, ReduceOp op,
     check_rows("reduce_scatter", x, group);
   });
   const CallOptions call = named(options, "differentiable reduce_scatter");
-  return record_collective("reduce_scatter", scattered(x, group, op, call), x,
+  return record_collective("reduce_scatter", scattered(x, group, op, call), x, group,
                            [group, op, call = backward_of(call)](const Tensor& gradient) {
                              const Tensor all = gathered(gradient, group, call);
                              return op == ReduceOp::mean ? all * (1.0 / group.size()) : all;
