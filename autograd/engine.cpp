@@ -13,12 +13,15 @@
 namespace tutti::autograd {
 namespace {
 
+class BackwardPass;
+
 // The outermost backward that runs on a thread. A recomputation runs a backward within it.
 struct OutermostBackward {
   std::uint64_t id = 0;
   int depth = 0;
   std::vector<std::function<void()>> callbacks;
   Tensor newest_parameter = {};  // of those that have no hook
+  const BackwardPass* pass = nullptr;
 };
 thread_local OutermostBackward outermost;
 thread_local std::uint64_t backward_count = 0;
@@ -31,11 +34,7 @@ class DepthScope {
     if (outermost.depth++ == 0) outermost.id = ++backward_count;
   }
   ~DepthScope() {
-    if (--outermost.depth == 0) {
-      outermost.id = 0;
-      outermost.callbacks.clear();
-      outermost.newest_parameter = {};
-    }
+    if (--outermost.depth == 0) outermost = {};
   }
   DepthScope(const DepthScope&) = delete;
   DepthScope& operator=(const DepthScope&) = delete;
@@ -145,6 +144,7 @@ class BackwardPass {
   void compute_deferred_gradients();
   Tensor take_second_part() { return std::move(second_part_); }
   bool retains_graph() const { return retain_graph_; }
+  std::vector<Tensor> leaves_reached_alone(const void* group) const;
 
  private:
   // Gradients of `node` that are still to be computed, for the inputs listed.
@@ -173,6 +173,7 @@ thread_local BackwardPass* current_pass = nullptr;
 
 void BackwardPass::run() {
   const ScopedValue pass(current_pass, this);
+  const ScopedValue first(outermost.pass, outermost.pass ? outermost.pass : this);
   for (Node* node : order_) visit(*node);
   compute_deferred_gradients();
 }
@@ -204,8 +205,18 @@ void BackwardPass::collect_nodes(Node* root) {
             [](Node* a, Node* b) { return a->sequence > b->sequence; });
 }
 
+std::vector<Tensor> BackwardPass::leaves_reached_alone(const void* group) const {
+  std::vector<Tensor> leaves;
+  for (const Node* node : order_)
+    if (node->runs_backward ||
+        (node->waits_for_group && (!group || node->waits_for_group == group)))
+      return leaves;
+  for (const auto& [id, state] : leaves_) leaves.push_back(state.leaf);
+  return leaves;
+}
+
 void BackwardPass::visit(Node& node) {
-  if (!node.waits_for_ranks) compute_deferred_gradients();
+  if (!node.waits_for_group) compute_deferred_gradients();
   Tensor gradient;
   if (const auto found = gradients_.find(&node); found != gradients_.end()) {
     gradient = found->second.take();
@@ -332,6 +343,10 @@ std::uint64_t current_backward() { return outermost.id; }
 
 std::uint64_t backwards_begun() { return backward_count; }
 
+std::vector<Tensor> leaves_reached_alone(const void* group) {
+  return outermost.pass ? outermost.pass->leaves_reached_alone(group) : std::vector<Tensor>();
+}
+
 const Tensor& newest_parameter_without_hook() { return outermost.newest_parameter; }
 
 void defer_gradients(std::function<std::vector<Tensor>()> rest) {
@@ -345,8 +360,8 @@ void compute_deferred_gradients() {
 
 bool frees_saved_tensors() { return current_pass && !current_pass->retains_graph(); }
 
-void mark_waits_for_ranks(const Tensor& output) {
-  if (output.meta() && output.meta()->node) output.meta()->node->waits_for_ranks = true;
+void mark_waits_for_ranks(const Tensor& output, const void* group) {
+  if (output.meta() && output.meta()->node) output.meta()->node->waits_for_group = group;
 }
 
 void mark_takes_two_parts(const Tensor& output) {

@@ -24,6 +24,12 @@ std::uint64_t current_backward();
 /// Returns how many outermost backwards this thread has begun. Inside of one, this is its number.
 std::uint64_t backwards_begun();
 
+/// Returns the leaves that the thread's outermost backward will reach, as its graph shows before
+/// the first operation runs. Returns none where an operation in the graph waits for ranks of
+/// `group` (null stands for any group), or where operations that are not recorded yet may: those of
+/// a recomputation.
+std::vector<Tensor> leaves_reached_alone(const void* group);
+
 /// Returns the module's parameter with the highest parameter_number of those without a hook that
 /// have received a gradient in the thread's outermost backward; undefined for none.
 const Tensor& newest_parameter_without_hook();

@@ -39,8 +39,11 @@ struct Node {
   std::vector<DType> dtypes;
   Backward backward;  ///< empty once the graph has been freed
   bool freed = false;
-  /// The backward waits for other ranks and calls compute_deferred_gradients() before it does.
-  bool waits_for_ranks = false;
+  /// Identifies the group whose ranks the backward waits for, after it has called
+  /// compute_deferred_gradients(); null if it waits for no rank.
+  const void* waits_for_group = nullptr;
+  /// The backward records a graph and runs a backward through it, as that of recompute() does.
+  bool runs_backward = false;
   /// The backward calls take_second_part(), so its gradient may come as two parts to be added.
   bool takes_two_parts = false;
 

@@ -113,7 +113,7 @@ Tensor recompute(const std::function<Tensor(const std::vector<Tensor>&)>& fn,
   // makes sure that the operation is recorded for their sake.
   std::vector<Tensor> all = inputs;
   all.push_back(zeros({}).requires_grad_());
-  return record("recompute", output.detach(), all, [=](const Tensor& gradient) {
+  output = record("recompute", output.detach(), all, [=](const Tensor& gradient) {
     const EnableGrad enable_grad;
     std::vector<Tensor> leaves;
     for (const Tensor& input : inputs)
@@ -130,6 +130,8 @@ Tensor recompute(const std::function<Tensor(const std::vector<Tensor>&)>& fn,
     gradients.emplace_back();  // that of the extra input
     return gradients;
   });
+  output.meta()->node->runs_backward = true;
+  return output;
 }
 
 }  // namespace tutti

@@ -105,8 +105,11 @@ void defer_gradients(std::function<std::vector<Tensor>()> rest);
 void compute_deferred_gradients();
 
 /// Declares that the backward of the operation that computed `output` calls
-/// compute_deferred_gradients(). Does nothing if the operation was not recorded.
-void mark_waits_for_ranks(const Tensor& output);
+/// compute_deferred_gradients(), and then a collective of a group, which `group` identifies: the
+/// address of ProcessGroup::implementation(). DataParallel then starts no bucket where the order of
+/// that collective and of the buckets could differ between ranks. Does nothing if the operation was
+/// not recorded.
+void mark_waits_for_ranks(const Tensor& output, const void* group);
 
 /// Declares that the backward of the operation that computed `output` calls take_second_part() and
 /// adds what it returns, rounded to the dtype, to its gradient. The kernel that reads the gradient

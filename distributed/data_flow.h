@@ -1,11 +1,12 @@
 // DataFlow: what the collective operations have in common: each is a vector that lies across the
-// ranks, of which each rank gives some elements and takes some. It moves nothing; the backends that
-// compute on the CPU do.
+// ranks, of which each rank gives some elements and takes some. It knows how a rank computes what
+// it takes on the CPU, and moves nothing between ranks; backends do.
 #pragma once
 
-#include "collective.h"
+#include "reduce.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace tutti::distributed {
 
@@ -25,7 +26,9 @@ class DataFlow {
  public:
   DataFlow(const Collective& call, int ranks)
       : operation_(call.operation),
+        op_(call.op),
         root_(call.root),
+        ranks_(ranks),
         reduces_(call.operation == Operation::all_reduce ||
                  call.operation == Operation::reduce_scatter),
         dtype_(reduces_ ? call.input.dtype() : uint8) {
@@ -64,9 +67,30 @@ class DataFlow {
     return {0, count_};
   }
 
+  /// Computes what a rank takes into `output`. given(r, offset) returns the address of what the
+  /// rank r gives of that, which lies so many bytes behind the beginning of its input. What is
+  /// reduced gets the bits of reduce_host_by_host().
+  template <class Given>
+  void compute(const std::vector<std::vector<int>>& hosts, int rank, void* output,
+               const Given& given) const {
+    const Elements taken = takes(rank);
+    std::vector<const void*> inputs;
+    for (int r = 0; r < ranks_; ++r) {
+      const Elements part = gives(r) & taken;
+      if (!reduces_ && part.count() == 0) continue;
+      const void* const from = given(r, bytes(part.begin - gives(r).begin));
+      if (reduces_) inputs.push_back(from);
+      else
+        std::memcpy(static_cast<char*>(output) + bytes(part.begin - taken.begin), from,
+                    bytes(part.count()));
+    }
+    if (reduces_) reduce_host_by_host(dtype_, op_, hosts, inputs, {&output, 1}, taken.count());
+  }
+
  private:
   Operation operation_;
-  int root_;
+  ReduceOp op_;
+  int root_, ranks_;
   bool reduces_;
   DType dtype_;
   std::int64_t part_ = 0, count_ = 0;

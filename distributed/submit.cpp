@@ -8,25 +8,23 @@
 namespace tutti::distributed {
 namespace {
 
-// Copies the result of a collective to the tensor of the caller, which has gaps or is on another
-// device.
 class CopyBack : public Work::State {
  public:
-  CopyBack(std::shared_ptr<Work::State> work, Tensor from, Tensor to)
+  CopyBack(Work work, Tensor from, Tensor to)
       : work_(std::move(work)), from_(std::move(from)), to_(std::move(to)) {}
   void wait() override {
-    work_->wait();
+    work_.wait();
     if (!from_.defined()) return;
     to_.copy_(from_);
     // A copy from a device to the host waits for the device, which goes on when a collective is
     // aborted: then the copy is garbage, and this call throws.
-    if (from_.device() != to_.device()) work_->wait();
+    if (from_.device() != to_.device()) work_.wait();
     from_ = {};
   }
-  bool is_done() override { return work_->is_done(); }
+  bool is_done() override { return work_.is_done(); }
 
  private:
-  std::shared_ptr<Work::State> work_;
+  Work work_;
   Tensor from_, to_;
 };
 
@@ -148,9 +146,15 @@ Work submit(const std::shared_ptr<Backend>& backend, Collective call, CallOption
   RecordedCall recorded = take_recorded_call();
   if (timed && state)
     state = std::make_shared<Timed>(std::move(state), call, backend->observer, launched);
+  Work work(std::move(state), std::move(recorded));
+  // The tensor of the caller may have gaps or be on another device.
   if (target.defined() && target.raw() != call.output.raw())
-    state = std::make_shared<CopyBack>(std::move(state), call.output, target);
-  return Work(std::move(state), std::move(recorded));
+    return copy_after(std::move(work), call.output, target);
+  return work;
+}
+
+Work copy_after(Work work, const Tensor& from, const Tensor& to) {
+  return Work(std::make_shared<CopyBack>(std::move(work), from, to));
 }
 
 }  // namespace tutti::distributed

@@ -27,4 +27,7 @@ void check_together(const ProcessGroup& group, const std::string& call, const Ch
 /// options say.
 Work submit(const std::shared_ptr<Backend>& backend, Collective call, CallOptions options);
 
+/// Returns a Work that waits for `work`, and then copies its result `from` to `to`, once.
+Work copy_after(Work work, const Tensor& from, const Tensor& to);
+
 }  // namespace tutti::distributed

@@ -18,8 +18,11 @@ struct DataParallelOptions {
   double first_bucket_mb = 1;  ///< Less for the first bucket, so that communication starts early.
   /// Allows parameters that get no gradient, or one in several parts (weights shared with
   /// recomputed blocks), different ones on every rank and in every step. This costs one small
-  /// collective more in each backward, and buckets with unused parameters start only at its end;
-  /// where devices wait for collectives (NCCL), all buckets do.
+  /// collective more in each backward. Buckets do not wait for parameters that the loss does not
+  /// reach, except where the backward recomputes a block, calls other collectives of the group, or
+  /// reaches leaves with other hooks: there they wait for the end of backward. Where devices wait
+  /// for collectives (NCCL), collectives of other groups count too, such as those of SyncBatchNorm,
+  /// and then all buckets wait.
   /// Without it, an unused parameter, or one whose gradient comes in parts on some ranks only, is
   /// an error that names it.
   bool find_unused_parameters = false;

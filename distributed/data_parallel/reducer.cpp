@@ -54,7 +54,6 @@ Reducer::Reducer(StateDict parameters, ProcessGroup group, DataParallelOptions o
     : parameters_(std::move(parameters)),
       group_(std::move(group)),
       options_(std::move(options)),
-      starts_at_end_(options_.find_unused_parameters && group_.capabilities().device_waits),
       uncounted_(autograd::backwards_begun()),
       identity_(std::move(identity)),
       last_parameter_number_(autograd::last_parameter_number),
@@ -143,6 +142,7 @@ void Reducer::on_gradient(std::size_t parameter, Tensor& gradient) {
     backward_ = autograd::current_backward();
     autograd::at_end_of_backward([this] { finish_backward(); });
     begin_averaging();
+    if (options_.find_unused_parameters) look_ahead();
   }
   ParameterState& state = states_[parameter];
   if (!state.arrived) {
@@ -151,6 +151,7 @@ void Reducer::on_gradient(std::size_t parameter, Tensor& gradient) {
     // The late part stays beside the bucket, even where the bucket has not started here: on another
     // rank, where gradients arrive in another order, it may have.
     if (!state.late.defined()) state.late = zeros_like(view(parameter));
+    state.unused = false;
     kernels::on(gradient.device()).elementwise.axpy(1.0 / group_.size(), gradient, state.late);
   }
   gradient = {};
@@ -175,6 +176,26 @@ void Reducer::begin_averaging() {
   if (left_out != 0 && !options_.find_unused_parameters)
     step_ += fmt::format(", after a forward without backward: {} uses of parameters", left_out);
   step_ += fmt::format(", {} optimizer step{}{}", steps, steps == 1 ? "" : "s", identity_);
+}
+
+// Finds the parameters that the backward which has begun will not reach, and fills their places in
+// the buckets now. Ranks that use different parameters then start a bucket at different points of
+// the backward. So this rank does that only where nothing else in the backward may call a
+// collective whose order among the buckets counts: an operation, a recomputation, or a hook of
+// another DataParallel or of the user. docs/design/data_parallel.md says why that suffices.
+void Reducer::look_ahead() {
+  const bool any_order_counts = group_.capabilities().device_waits;
+  const void* const group = any_order_counts ? nullptr : group_.implementation().get();
+  std::set<const void*> reached;
+  std::size_t hooks = 0, own = 0;
+  for (const Tensor& leaf : autograd::leaves_reached_alone(group)) {
+    reached.insert(leaf.id());
+    hooks += leaf.meta()->hooks.size();
+  }
+  for (const auto& [name, parameter] : parameters_) own += reached.contains(parameter.id());
+  const bool is_alone = own > 0 && own == hooks;
+  starts_at_end_ = any_order_counts && !is_alone;
+  if (is_alone) fill_missing_gradients(reached);
 }
 
 // Compares the parameters with what they were when this object was made, before the first bucket of
@@ -238,6 +259,10 @@ void Reducer::start_full_buckets() {
 }
 
 void Reducer::finish_backward() {
+  if (options_.find_unused_parameters) {
+    fill_missing_gradients();
+    start_full_buckets();
+  }
   check_new_parameters();
   if (arrivals_.size() < parameters_.size() && !options_.find_unused_parameters)
     fail_for_missing_gradients();
@@ -301,14 +326,16 @@ void Reducer::compare_replicas_once() {
   replicas_compared_ = true;
 }
 
-// Fills the buckets with the gradients that no_sync() scopes have accumulated, or with zeros.
-void Reducer::fill_missing_gradients() {
+// Fills the places in the buckets of all parameters but `except` that have got no gradient, with
+// what no_sync() scopes and earlier backwards have accumulated, or with zeros.
+void Reducer::fill_missing_gradients(const std::set<const void*>& except) {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     ParameterState& state = states_[p];
-    if (state.arrived) continue;
-    const Tensor gradient = parameters_[p].second.grad();
-    if (gradient.defined()) {
+    const Tensor& parameter = parameters_[p].second;
+    if (state.arrived || except.contains(parameter.id())) continue;
+    if (const Tensor gradient = parameter.grad(); gradient.defined()) {
       keep_for_bucket(p, gradient);
+      parameter.set_grad({});
     } else {
       view(p).zero_();
       state.unused = true;

@@ -12,6 +12,8 @@
 #include "buckets.h"
 #include "data_parallel.h"
 
+#include <set>
+
 namespace tutti::distributed {
 
 class Reducer {
@@ -48,6 +50,7 @@ class Reducer {
   // In the order of a backward.
   void on_gradient(std::size_t parameter, Tensor& gradient);
   void begin_averaging();
+  void look_ahead();
   CallOptions call(std::string name) const {
     return {.name = std::move(name), .step = step_, .of_model = true};
   }
@@ -60,7 +63,7 @@ class Reducer {
   void check_new_parameters() const;
   [[noreturn]] void fail_together(const std::string& reason, const std::string& advice) const;
   [[noreturn]] void fail_for_missing_gradients() const;
-  void fill_missing_gradients();
+  void fill_missing_gradients(const std::set<const void*>& except = {});
   void average_gradients(bool ranks_may_differ);
   void follow_order_of_rank_0(std::vector<std::size_t> arrivals);
   void compare_replicas_once();
@@ -78,10 +81,7 @@ class Reducer {
   std::vector<std::size_t> arrivals_;  // the parameters in the order in which they arrived
   std::uint64_t backward_ = 0;         // the backward in progress; 0 for none
   int paused_ = 0;                     // the number of no_sync() scopes
-  // Whether buckets wait for the end of backward. Where devices wait, two communicators must get
-  // their collectives in one order on all ranks, those of SyncBatchNorm and the buckets', and ranks
-  // that use different parameters fill their buckets at different points among the statistics.
-  bool starts_at_end_ = false;
+  bool starts_at_end_ = false;         // buckets wait for the end of the backward in progress
   // The backwards of this thread that do not count: those before this object and in no_sync()
   // scopes; and how many there were when the scope in progress began.
   std::uint64_t uncounted_ = 0, paused_since_ = 0;

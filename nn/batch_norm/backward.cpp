@@ -200,7 +200,9 @@ Tensor record_backward(const Call& call, const Output& output) {
                    [context = std::move(context)](const Tensor& dy) {
                      return batch_norm_backward(context, dy);
                    });
-  if (waits) autograd::mark_waits_for_ranks(output.y);
+  if (waits)
+    autograd::mark_waits_for_ranks(output.y,
+                                   call.id.group->for_normalization().implementation().get());
   if (adds) autograd::mark_takes_two_parts(output.y);
   return output.y;
 }

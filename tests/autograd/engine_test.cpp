@@ -448,7 +448,7 @@ Tensor pass(const Tensor& x, bool waits, std::vector<std::string>& log) {
     log.push_back("end");
     return g.clone();
   });
-  if (waits) autograd::mark_waits_for_ranks(y);
+  if (waits) autograd::mark_waits_for_ranks(y, &log);
   return y;
 }
 
@@ -486,7 +486,7 @@ TEST(Engine, AWaitingOperationThatDoesNotAskLosesNothing) {
   Log log;
   const Tensor x = full({}, 3).requires_grad_(), w = full({}, 5).requires_grad_();
   const Tensor middle = pass(x, false, log);
-  autograd::mark_waits_for_ranks(middle);
+  autograd::mark_waits_for_ranks(middle, &log);
   product_in_halves(middle, w, log).backward();
   EXPECT_EQ(log, (Log{"first half", "start", "end", "second half of product"}));
   EXPECT_EQ(w.grad().item<double>(), 3);

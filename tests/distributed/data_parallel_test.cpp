@@ -1,6 +1,7 @@
 // DataParallel over ranks that are threads: the shared cases, and disagreements between ranks.
 #include "data_parallel_case.h"
 #include "messages.h"
+#include "unused_parameters_case.h"
 
 #include <tutti/distributed/data_parallel/buckets.h>
 #include <tutti/distributed/diagnostics/fault_injection.h>
@@ -20,6 +21,11 @@ using namespace std::chrono_literals;
 
 class DataParallelRanks : public ::testing::TestWithParam<int> {};
 TEST_P(DataParallelRanks, Works) { run_ranks(GetParam(), test::check_data_parallel, 60s); }
+TEST_P(DataParallelRanks, MayUseDifferentParameters) {
+  run_ranks(
+      GetParam(),
+      [](const ProcessGroup& group) { test::check_unused_parameters_of_each_rank(group); }, 60s);
+}
 INSTANTIATE_TEST_SUITE_P(Ranks, DataParallelRanks, ::testing::Values(1, 2, 3));
 
 // Runs fn on `ranks` ranks. Every one of them must throw a DistributedError with these texts.

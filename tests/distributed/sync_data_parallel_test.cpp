@@ -2,6 +2,7 @@
 // gives the same gradients and statistics, and both kinds of collectives have their own
 // communicator.
 #include "early_model_case.h"
+#include "unused_parameters_case.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/distributed/backend.h>
@@ -91,19 +92,6 @@ class Ordered : public distributed::Backend {
   std::shared_ptr<Order> order_;
 };
 
-// Two SyncBatchNorm layers, and a layer between them that rank 0 alone uses.
-struct NetWithOptionalLayer : nn::Layer {
-  nn::Linear& first = add<nn::Linear>("first", {.in = 5, .out = 6});
-  nn::BatchNorm& bn1 = add<nn::BatchNorm1d>("bn1", {.channels = 6});
-  nn::Linear& optional = add<nn::Linear>("optional", {.in = 6, .out = 6});
-  nn::BatchNorm& bn2 = add<nn::BatchNorm1d>("bn2", {.channels = 6});
-  bool uses_optional = false;
-  Tensor forward(const Tensor& x) override {
-    const Tensor y = tanh(bn1(first(x)));
-    return bn2(uses_optional ? optional(y) : y);
-  }
-};
-
 // Two communicators of devices deadlock where ranks issue their collectives in different orders.
 TEST(SyncDataParallel, WhereDevicesWaitTheOrderOfBucketsAndStatisticsIsTheSameOnEveryRank) {
   for (const bool device_waits : {false, true}) {
@@ -112,7 +100,7 @@ TEST(SyncDataParallel, WhereDevicesWaitTheOrderOfBucketsAndStatisticsIsTheSameOn
       const auto order = std::make_shared<Ordered::Order>();
       const ProcessGroup group(
           std::make_shared<Ordered>(threads.implementation(), device_waits, order));
-      NetWithOptionalLayer net;
+      test::NetWithOptionalLayer net;
       net.uses_optional = group.rank() == 0;
       nn::convert_sync_batchnorm(net, group);
       DataParallel ddp(
@@ -130,9 +118,16 @@ TEST(SyncDataParallel, WhereDevicesWaitTheOrderOfBucketsAndStatisticsIsTheSameOn
       EXPECT_EQ(std::ranges::count_if(order, is_statistics), 8);
       EXPECT_GT(std::ranges::count_if(order, is_bucket), 6);
     }
-    // Ranks whose hosts wait may start buckets as soon as they are full.
+    // Where hosts wait, rank 1 starts buckets of the layer that it does not use at once.
     EXPECT_EQ(orders[0] == orders[1], device_waits);
   }
+}
+
+TEST(SyncDataParallel, WhereDevicesWaitRanksMayUseDifferentParameters) {
+  distributed::run_ranks(3, [](const ProcessGroup& threads) {
+    test::check_unused_parameters_of_each_rank(ProcessGroup(std::make_shared<Ordered>(
+        threads.implementation(), true, std::make_shared<Ordered::Order>())));
+  });
 }
 
 TEST(SyncDataParallel, TwoForwardsBeforeOneBackward) {

@@ -4,6 +4,7 @@
 #include "../distributed/conformance.h"
 #include "../distributed/diverging_rank_case.h"
 #include "../distributed/messages.h"
+#include "../distributed/unused_parameters_case.h"
 #include "../test_device.h"
 
 #include <tutti/autograd/functions.h>
@@ -77,6 +78,12 @@ TEST_P(Nccl, Conforms) {
   run([](const ProcessGroup& group) {
     EXPECT_EQ(group.backend(), "nccl");
     test::check_conformance_on(group, own(group));
+  });
+}
+
+TEST_P(Nccl, RanksMayUseDifferentParameters) {
+  run([](const ProcessGroup& group) {
+    test::check_unused_parameters_of_each_rank(group, own(group));
   });
 }
 

@@ -8,7 +8,6 @@
 #include "local.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 namespace tutti::distributed::local {
@@ -120,23 +119,11 @@ void compute_results(const std::vector<std::optional<Collective>>& calls,
     const std::vector<void*> to(outputs.begin(), outputs.end());
     return reduce_host_by_host(flow.dtype(), first.op, layout.hosts, from, to, flow.count());
   }
-  for (int to = 0; to < ranks; ++to) {
-    const Elements taken = flow.takes(to);
-    char* const output = outputs[static_cast<std::size_t>(to)];
-    std::vector<const void*> parts;
-    for (int from = 0; from < ranks; ++from) {
-      const Elements given = flow.gives(from) & taken;
-      const char* const part = inputs[static_cast<std::size_t>(from)] +
-                               flow.bytes(given.begin - flow.gives(from).begin);
-      if (flow.reduces()) parts.push_back(part);
-      else if (given.count() > 0)
-        std::memcpy(output + flow.bytes(given.begin - taken.begin), part,
-                    flow.bytes(given.count()));
-    }
-    void* const result[] = {output};
-    if (flow.reduces())
-      reduce_host_by_host(flow.dtype(), first.op, layout.hosts, parts, result, taken.count());
-  }
+  for (int to = 0; to < ranks; ++to)
+    flow.compute(layout.hosts, to, outputs[static_cast<std::size_t>(to)],
+                 [&](int from, std::size_t offset) {
+                   return inputs[static_cast<std::size_t>(from)] + offset;
+                 });
 }
 
 class LocalWork : public Work::State {

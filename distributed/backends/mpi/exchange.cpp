@@ -1,6 +1,5 @@
 #include "exchange.h"
 
-#include "../../reduce.h"
 #include "library.h"
 #include "mpi.h"
 
@@ -142,25 +141,11 @@ const char* Exchange::data_of(std::size_t index) const {
 }
 
 void Exchange::compute() const {
-  const Elements taken = flow_.takes(rank_);
-  if (taken.count() == 0) return;
-  char* output = static_cast<char*>(call_.output.raw());
-  const auto data = [&](int r, const Elements& given) {
-    return r == rank_ ? static_cast<const char*>(call_.input.raw()) +
-                            flow_.bytes(given.begin - flow_.gives(r).begin)
+  if (flow_.takes(rank_).count() == 0) return;
+  flow_.compute(comms_->layout().hosts, rank_, call_.output.raw(), [&](int r, std::size_t offset) {
+    return r == rank_ ? static_cast<const char*>(call_.input.raw()) + offset
                       : message_from(r) + header_bytes;
-  };
-  std::vector<const void*> inputs;
-  for (int r = 0; r < size_; ++r) {
-    const Elements given = flow_.gives(r) & taken;
-    if (flow_.reduces()) inputs.push_back(data(r, given));
-    else if (given.count() > 0)
-      std::memcpy(output + flow_.bytes(given.begin - taken.begin), data(r, given),
-                  flow_.bytes(given.count()));
-  }
-  void* const outputs[] = {output};
-  if (flow_.reduces())
-    reduce_in_rank_order(flow_.dtype(), call_.op, inputs, outputs, taken.count());
+  });
 }
 
 }  // namespace tutti::distributed::mpi
