@@ -1,16 +1,20 @@
 #include "flight_recorder_file.h"
 
 #include "../core/atomic_file.h"
+#include "../core/error.h"
 #include "../core/ticks.h"
 #include "collective.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 namespace tutti::distributed {
@@ -65,6 +69,23 @@ Json describe(const FlightRecorder& recorder, const FlightRecorder::Contents& co
           {"calls", contents.calls},       {"groups", groups}};
 }
 
+// Prints why a file is missing. The failure of the world is what counts, and is thrown.
+void say_unwritten(int rank, const std::string& folder, const char* why) noexcept try {
+  const std::string text =
+      fmt::format("tutti: rank {} leaves no flight recorder in '{}': {}\n", rank, folder, why);
+  std::fputs(text.c_str(), stderr);
+} catch (const std::exception&) {  // no memory, of which the world's failure tells
+}
+
+void write_or_say(const std::string& folder, const FlightRecorder& recorder,
+                  const std::string& failure) {
+  try {
+    write_flight_recorder(folder, recorder, failure);
+  } catch (const std::exception& error) {
+    say_unwritten(recorder.world_rank(), folder, error.what());
+  }
+}
+
 }  // namespace
 
 void set_flight_recorder_folder(const std::string& folder) {
@@ -92,7 +113,9 @@ void write_flight_recorder(const std::string& folder, const FlightRecorder& reco
   add(describe(recorder, contents, failure, time));
   std::int64_t number = contents.calls - static_cast<std::int64_t>(contents.entries.size());
   for (const FlightRecorder::Entry& entry : contents.entries) add(describe(entry, ++number, time));
-  std::filesystem::create_directories(folder);
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) fail<FileError>("cannot make the folder: {}", error.message());
   write_file_atomically(fmt::format("{}/flight_recorder.{}.{}.jsonl", folder, recorder.backend(),
                                     recorder.world_rank()),
                         text);
@@ -100,24 +123,29 @@ void write_flight_recorder(const std::string& folder, const FlightRecorder& reco
 
 RecorderWrite::RecorderWrite(std::vector<std::shared_ptr<FlightRecorder>> recorders,
                              const std::string& failure) noexcept {
+  std::string folder;
+  const int rank = recorders.empty() ? 0 : recorders.front()->world_rank();
   try {
-    const std::string folder = flight_recorder_folder();
+    folder = flight_recorder_folder();
     if (folder.empty()) return;
     std::promise<void> is_written;
     const auto done = is_written.get_future().share();
     // The thread owns all that it uses, because it may outlive main() where the disk hangs.
     std::thread([folder, recorders = std::move(recorders), failure,
                  is_written = std::move(is_written)]() mutable {
-      try {
-        for (const auto& recorder : recorders) write_flight_recorder(folder, *recorder, failure);
-      } catch (const std::exception&) {
-        // The failure of the world is what counts, and is thrown. A full disk must not hide it.
-      }
+      // A file above RLIMIT_FSIZE shall fail to be written rather than end the process.
+      sigset_t too_large;
+      sigemptyset(&too_large);
+      sigaddset(&too_large, SIGXFSZ);
+      pthread_sigmask(SIG_BLOCK, &too_large, nullptr);
+      for (const auto& recorder : recorders) write_or_say(folder, *recorder, failure);
       is_written.set_value();
     }).detach();
     done_ = done;
     end_ = std::chrono::steady_clock::now() + std::chrono::seconds(5);
-  } catch (const std::exception&) {}  // no thread: the failure of the world is what counts
+  } catch (const std::exception& error) {  // there is no thread
+    say_unwritten(rank, folder, error.what());
+  }
 }
 
 }  // namespace tutti::distributed

@@ -26,6 +26,8 @@ class RecorderWrite {
  public:
   RecorderWrite() = default;
   /// Starts to write the recorders, where a folder is set, because of `failure`. Waits for no file.
+  /// A rank whose file cannot be written prints one line on stderr that says why, and leaves no
+  /// part of the file.
   RecorderWrite(std::vector<std::shared_ptr<FlightRecorder>> recorders,
                 const std::string& failure) noexcept;
   /// Waits until they are written, but only until five seconds after the beginning: a network file

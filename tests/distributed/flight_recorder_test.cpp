@@ -11,10 +11,13 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -23,9 +26,9 @@
 
 namespace {
 
-// A disk that hangs in fsync while a test wants it to.
+// A disk that hangs in fsync, or is found to be full there, while a test wants it to.
 struct {
-  std::atomic<bool> hangs = false, was_asked = false;
+  std::atomic<bool> hangs = false, was_asked = false, is_full = false;
 } disk;
 
 }  // namespace
@@ -34,6 +37,10 @@ struct {
 extern "C" int fsync(int file) {
   disk.was_asked = true;
   disk.hangs.wait(true);
+  if (disk.is_full) {
+    errno = ENOSPC;
+    return -1;
+  }
   return static_cast<int>(syscall(SYS_fsync, file));
 }
 
@@ -63,6 +70,7 @@ class FlightRecorderFolder {
     return lines;
   }
   bool is_empty() const { return !std::filesystem::exists(path_); }
+  std::string path() const { return path_; }
 
  private:
   std::filesystem::path path_;
@@ -170,10 +178,58 @@ TEST(FlightRecorder, WritesNothingWithoutAFolderOrAFailure) {
     run_ranks(2, part, 60s);
     EXPECT_TRUE(folder.is_empty());
   }
-  // A folder that cannot be made does not hide the failure.
-  set_flight_recorder_folder("/proc/none");
-  run_ranks(2, part, 60s);
-  set_flight_recorder_folder("");
+}
+
+// Lets a world of two ranks fail, whose error is that of the collective, and expects one line of
+// each rank on stderr: where its file should be, and why it is not there.
+void expect_unwritten(const std::string& folder, const std::string& why) {
+  testing::internal::CaptureStderr();
+  run_ranks(
+      2,
+      [](const ProcessGroup& group) {
+        for (int i = 0; i < 100; ++i) group.barrier({.name = "step"});
+        part(group);
+        test::expect_error<DistributedError>([&] { group.barrier(); },
+                                             {"bucket", "the ranks are at different calls"});
+      },
+      60s);
+  const std::string text = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::ranges::count(text, '\n'), 2) << text;
+  for (const int rank : {0, 1})
+    test::expect_contains(
+        text,
+        {fmt::format("tutti: rank {} leaves no flight recorder in '{}': ", rank, folder), why});
+}
+
+TEST(FlightRecorder, ARankSaysInOneLineThatItsFolderCannotBeMade) {
+  for (const auto& [path, why] : {std::pair{"/proc/none", "No such file or directory"},
+                                  std::pair{"/dev/full", "Not a directory"}}) {
+    set_flight_recorder_folder(path);
+    expect_unwritten(path, fmt::format("cannot make the folder: {}\n", why));
+    set_flight_recorder_folder("");
+  }
+}
+
+TEST(FlightRecorder, AFullDiskIsNamedInOneLineAndKeepsNoPartOfTheFile) {
+  const FlightRecorderFolder folder;
+  disk.is_full = true;
+  expect_unwritten(folder.path(), fmt::format("cannot write '{}/flight_recorder.local.1.jsonl': "
+                                              "No space left on device\n",
+                                              folder.path()));
+  disk.is_full = false;
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+// The system would end the process by SIGXFSZ.
+TEST(FlightRecorder, AFileAboveTheLimitOfTheProcessIsNamedInOneLine) {
+  const FlightRecorderFolder folder;
+  rlimit old = {};
+  getrlimit(RLIMIT_FSIZE, &old);
+  const rlimit small{4096, old.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  expect_unwritten(folder.path(), "File too large\n");
+  setrlimit(RLIMIT_FSIZE, &old);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
 // Work::is_done() may be the one that finds the failure. Only who throws it waits for the file.

@@ -2,6 +2,7 @@
 
 #include <tutti/distributed/backends/mpi/library.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -135,5 +136,21 @@ int __wrap_fputs(const char* text, FILE* file) {
   if (tutti::simulator::this_rank() < 0 || file != stderr) return __real_fputs(text, file);
   tutti::simulator::append(tutti::simulator::own().lines, text);
   return 1;
+}
+}
+
+// Files of ranks are real, on a disk that may be full.
+extern "C" {
+ssize_t __real_write(int file, const void* data, size_t bytes);
+ssize_t __wrap_write(int file, const void* data, size_t bytes) {
+  if (tutti::simulator::this_rank() < 0) return __real_write(file, data, bytes);
+  const std::size_t taken = tutti::simulator::write_to_disk(bytes);
+  if (taken > 0 || bytes == 0) return __real_write(file, data, taken);
+  errno = ENOSPC;
+  return -1;
+}
+int __real_fsync(int file);
+int __wrap_fsync(int file) {  // nobody reads the files after a crash of this machine
+  return tutti::simulator::this_rank() < 0 ? __real_fsync(file) : 0;
 }
 }

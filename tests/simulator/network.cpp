@@ -177,6 +177,14 @@ int enter(const char* call_name, bool polls) {
   return MPI_SUCCESS;
 }
 
+std::size_t write_to_disk(std::size_t bytes) {
+  Fault& fault = network().layout.fault;
+  if (fault.full_disk_of < 0 || host_of(fault.full_disk_of) != host_of(this_rank())) return bytes;
+  const auto taken = std::min(static_cast<std::int64_t>(bytes), fault.room);
+  fault.room -= taken;
+  return static_cast<std::size_t>(taken);
+}
+
 void meet(const char* what) {
   int& count = network().met[what];
   const int all = network().layout.ranks();

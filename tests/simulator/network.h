@@ -20,6 +20,8 @@ struct Fault {
   bool at_poll = false;  ///< At a call that polls.
   int call = 0;
   Time begin = 0, duration = never;  ///< Of a link's fault, or of a stop or sleep.
+  int full_disk_of = -1;  ///< A rank; the disk of its host takes `room` bytes, of all its ranks.
+  std::int64_t room = 0;
 };
 
 /// A job that is simulated.
@@ -67,6 +69,8 @@ std::size_t peers(int rank);
 /// Counts a call of this rank and carries out the fault that is due. Returns an error code.
 int enter(const char* call, bool polls = false);
 int calls(int rank, bool polls);
+/// Returns how many of so many bytes the disk of the calling rank takes.
+std::size_t write_to_disk(std::size_t bytes);
 /// Lasts until every rank is there, as the launcher's own network brings them together.
 void meet(const char* what);
 

@@ -431,6 +431,31 @@ void wrap_notify_one(std::condition_variable* condition) {
   else real_notify_one(condition);
 }
 
+// A future's wait, which the C++ library makes of a futex.
+#define FUTEX_WAIT                                                                               \
+  "_ZNSt28__atomic_futex_unsigned_base26_M_futex_wait_until_steadyEPjjbNSt6chrono8durationIlSt5" \
+  "ratioILl1ELl1EEEENS2_IlS3_ILl1ELl1000000000EEEE"
+#define FUTEX_WAKE "_ZNSt28__atomic_futex_unsigned_base19_M_futex_notify_allEPj"
+using Seconds = std::chrono::seconds;
+using Nanoseconds = std::chrono::nanoseconds;
+bool real_futex_wait(void*, unsigned*, unsigned, bool, Seconds,
+                     Nanoseconds) __asm__("__real_" FUTEX_WAIT);
+bool wrap_futex_wait(void*, unsigned*, unsigned, bool, Seconds,
+                     Nanoseconds) __asm__("__wrap_" FUTEX_WAIT);
+bool wrap_futex_wait(void* of, unsigned* value, unsigned old, bool ends, Seconds until,
+                     Nanoseconds more) {
+  if (this_rank() < 0) return real_futex_wait(of, value, old, ends, until, more);
+  if (__atomic_load_n(value, __ATOMIC_ACQUIRE) != old) return true;
+  return wait(value, ends ? Nanoseconds(until + more).count() - epoch : never,
+              "waits for a future");
+}
+void real_futex_wake(unsigned*) __asm__("__real_" FUTEX_WAKE);
+void wrap_futex_wake(unsigned*) __asm__("__wrap_" FUTEX_WAKE);
+void wrap_futex_wake(unsigned* value) {
+  if (this_rank() >= 0) wake(value);
+  else real_futex_wake(value);
+}
+
 std::int64_t real_now() __asm__("__real__ZNSt6chrono3_V212steady_clock3nowEv");
 std::int64_t wrap_now() __asm__("__wrap__ZNSt6chrono3_V212steady_clock3nowEv");
 std::int64_t wrap_now() { return this_rank() < 0 ? real_now() : epoch + now(); }

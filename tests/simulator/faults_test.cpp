@@ -1,0 +1,297 @@
+// Jobs of the simulator in which something goes wrong, by a seed, and what must hold after it.
+#include "training.h"
+
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <regex>
+#include <set>
+
+namespace tutti::simulator {
+namespace {
+
+// Draws a fault that happens while the job of `sound` runs.
+Fault draw_fault(std::uint64_t seed, const Layout& layout, const Job& sound) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](Time most) {
+    return static_cast<Time>(random() % static_cast<std::uint64_t>(most));
+  };
+  const auto hosts = static_cast<Time>(layout.host_sizes.size());
+  using enum Fault::Kind;
+  constexpr Fault::Kind kinds[] = {die, stop, sleep, error, delay, cut, host};
+  Fault fault{.kind = kinds[below(hosts > 1 ? 7 : 4)]};
+  fault.rank = static_cast<int>(below(layout.ranks()));
+  fault.other = static_cast<int>(below(layout.ranks()));
+  fault.at_poll = below(3) == 0;
+  const int calls = sound.ranks[static_cast<std::size_t>(fault.rank)].calls[fault.at_poll];
+  fault.call = 1 + static_cast<int>(below(calls));
+  fault.begin = below(sound.end);
+  constexpr Time durations[] = {500 * millisecond, 2 * second, 20 * second, never};
+  fault.duration = durations[below(4)];
+  const bool must_end = fault.kind == Fault::Kind::sleep || fault.kind == Fault::Kind::delay;
+  if (must_end && fault.duration == never) fault.duration = 2 * second;
+  if (below(3) == 0) {
+    fault.full_disk_of = static_cast<int>(below(layout.ranks()));
+    fault.room = below(20'000);
+  }
+  return fault;
+}
+
+// Returns the ranks that a text names, "rank 3" or "ranks 0, 2 and 5", without the one that throws.
+std::set<int> named_ranks(const std::string& text) {
+  static const std::regex list("(\\[?)ranks? (\\d+(?:, \\d+)*(?: and \\d+)?)"), number("\\d+");
+  std::set<int> ranks;
+  for (std::sregex_iterator each(text.begin(), text.end(), list), end; each != end; ++each) {
+    const std::string numbers = (*each)[2];
+    if ((*each)[1].length() > 0) continue;  // "[rank 1 of 4]"
+    for (std::sregex_iterator n(numbers.begin(), numbers.end(), number); n != end; ++n)
+      ranks.insert(std::stoi(n->str()));
+  }
+  return ranks;
+}
+
+// Returns the ranks that an error must name one of.
+std::set<int> culprits(const Layout& layout) {
+  const Fault& fault = layout.fault;
+  const std::vector<int> hosts = layout.hosts();
+  std::set<int> ranks = {fault.rank};
+  const bool of_link = fault.kind == Fault::Kind::delay || fault.kind == Fault::Kind::cut;
+  if (!of_link && fault.kind != Fault::Kind::host) return ranks;
+  for (int r = 0; r < layout.ranks(); ++r) {
+    const auto is_on_host_of = [&](int other) {
+      return hosts[static_cast<std::size_t>(r)] == hosts[static_cast<std::size_t>(other)];
+    };
+    if (is_on_host_of(fault.rank) || (of_link && is_on_host_of(fault.other))) ranks.insert(r);
+  }
+  return ranks;
+}
+
+std::string to_string(const Fault& fault) {
+  constexpr const char* kinds[] = {"nothing", "death", "stop",  "sleep",
+                                   "error",   "delay", "a cut", "a host gone"};
+  return fmt::format("{} of rank {} (and {}) at {} {}, or from {} us on, for {} ms",
+                     kinds[static_cast<int>(fault.kind)], fault.rank, fault.other,
+                     fault.at_poll ? "poll" : "call", fault.call, fault.begin / microsecond,
+                     fault.duration == never ? -1 : fault.duration / millisecond) +
+         (fault.full_disk_of < 0 ? ""
+                                 : fmt::format(", and a disk of the host of rank {} with {} B left",
+                                               fault.full_disk_of, fault.room));
+}
+
+constexpr std::string_view unwritten = " leaves no flight recorder in ";
+
+// Whether a rank has printed a line of another kind than that of a flight recorder.
+bool says_why_it_ends(const Outcome& rank) {
+  const std::string text = rank.lines;
+  return std::ranges::count(text, '\n') > (text.find(unwritten) != std::string::npos);
+}
+
+// What must hold after a fault: each rank that lives has ended in time, with the right bits or with
+// an error that names a rank at fault. A job may also be ended where ranks wait inside MPI: the
+// rank at fault is then the one that prints no line.
+void check_fault(const Job& job, const Layout& layout, const Job& sound) {
+  const std::set<int> expected = culprits(layout);
+  const auto names_one = [&](const char* text) {
+    return std::ranges::any_of(named_ranks(text), [&](int r) { return expected.contains(r); });
+  };
+  bool is_line = false;
+  for (std::size_t r = 0; r < job.ranks.size(); ++r) {
+    const Outcome& rank = job.ranks[r];
+    is_line = is_line || says_why_it_ends(rank);
+    if (rank.was_stopped) continue;
+    EXPECT_TRUE(rank.has_exited || job.was_ended) << "rank " << r << " hangs" << job.waits;
+    if (rank.state == Outcome::State::succeeded) {
+      EXPECT_EQ(rank.result, sound.ranks[0].result) << "rank " << r;
+    } else if (rank.state == Outcome::State::failed) {
+      EXPECT_TRUE(names_one(rank.error)) << "rank " << r << ": " << rank.error;
+    }
+  }
+  EXPECT_TRUE(is_line || !job.was_ended) << "no line says why the job ended";
+  EXPECT_LT(job.end, 60 * second);
+  const bool goes_on = layout.fault.duration <= 2 * second;
+  if (goes_on &&
+      (layout.fault.kind == Fault::Kind::stop || layout.fault.kind == Fault::Kind::sleep))
+    expect_success(job);
+}
+
+// A folder for the flight recorders of a job.
+class Folder {
+ public:
+  Folder() {
+    std::filesystem::remove_all(path_);
+    setenv("TUTTI_FLIGHT_RECORDER", path_.c_str(), 1);
+  }
+  ~Folder() {
+    unsetenv("TUTTI_FLIGHT_RECORDER");
+    std::filesystem::remove_all(path_);
+  }
+  std::string file_of(int rank) const {
+    return path_ / fmt::format("flight_recorder.mpi.{}.jsonl", rank);
+  }
+  std::ptrdiff_t files() const {
+    if (!std::filesystem::exists(path_)) return 0;
+    return std::distance(std::filesystem::directory_iterator(path_), {});
+  }
+
+ private:
+  const std::filesystem::path path_ = std::filesystem::temp_directory_path() /
+                                      fmt::format("simulator_{}", getpid());
+};
+
+// The lines of a flight recorder: that of the rank, and one for each of its last calls.
+void check_file(const std::string& path, int rank) {
+  std::ifstream file(path);
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back(nlohmann::json::parse(line, nullptr, false));
+    ASSERT_FALSE(lines.back().is_discarded()) << path << ": " << line;
+  }
+  ASSERT_FALSE(lines.empty()) << path;
+  EXPECT_EQ(lines[0]["rank"], rank);
+  EXPECT_EQ(lines[0]["calls"], lines.size() - 1);
+}
+
+// What must hold of the flight recorders: a rank whose call has failed leaves a whole file, or one
+// line that says why there is none, and nothing else is in the folder. A rank that makes its first
+// call after its world has failed has nothing to write, nor has one whose call MPI refuses before.
+void check_recorders(const Job& job, const Layout& layout, const Folder& folder) {
+  const std::vector<int> hosts = layout.hosts();
+  const int full = layout.fault.full_disk_of;
+  std::ptrdiff_t files = 0;
+  for (int r = 0; r < layout.ranks(); ++r) {
+    const Outcome& rank = job.ranks[static_cast<std::size_t>(r)];
+    const std::string text = rank.lines, error = rank.error;
+    const bool is_there = std::filesystem::exists(folder.file_of(r));
+    const std::size_t line = text.find(unwritten);
+    const bool is_said = line != std::string::npos;
+    files += is_there;
+    if (is_there) check_file(folder.file_of(r), r);
+    EXPECT_FALSE(is_said && is_there) << text;
+    if (is_said) {
+      EXPECT_EQ(text.find(unwritten, line + 1), std::string::npos) << text;
+      EXPECT_NE(text.find(": No space left on device\n", line), std::string::npos) << text;
+      EXPECT_TRUE(full >= 0 &&
+                  hosts[static_cast<std::size_t>(full)] == hosts[static_cast<std::size_t>(r)])
+          << text;
+    }
+    const auto has = [&](const char* part) { return error.find(part) != std::string::npos; };
+    const bool has_called = has(" of group ") && (rank.marks > 2 || !has(" #1 of group "));
+    if (rank.state == Outcome::State::failed && has_called && !rank.was_stopped) {
+      EXPECT_TRUE(is_there || is_said) << "no file of rank " << r << ": " << error;
+    }
+  }
+  EXPECT_EQ(folder.files(), files) << "a part of a file is left";
+}
+
+// Runs this part of the seeds [0, count), each on the layout that is its turn, or that of
+// TUTTI_SIMULATOR_SEED alone. TUTTI_SIMULATOR_SEEDS is another count.
+void run_seeds(const std::vector<Layout>& layouts, int count, int part = 0, int parts = 1) {
+  const char* const one = std::getenv("TUTTI_SIMULATOR_SEED");
+  if (const char* text = std::getenv("TUTTI_SIMULATOR_SEEDS")) count = std::atoi(text);
+  const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
+  std::vector<std::optional<Job>> sound(layouts.size());
+  for (int seed = one ? std::atoi(one) : part; one || seed < count; seed += parts) {
+    const std::size_t at = static_cast<std::size_t>(seed) % layouts.size();
+    Layout layout = layouts[at];
+    if (!sound[at]) expect_success(*(sound[at] = simulate_training(layout, 1)));
+    layout.fault = draw_fault(static_cast<std::uint64_t>(seed), layout, *sound[at]);
+    const Folder folder;
+    const Job job = simulate_training(layout, static_cast<std::uint64_t>(seed));
+    SCOPED_TRACE(
+        fmt::format("{} on hosts of {} ranks; repeat it with\nTUTTI_SIMULATOR_SEED={} {} "
+                    "--gtest_filter={}.{}",
+                    to_string(layout.fault), fmt::join(layout.host_sizes, ", "), seed,
+                    std::filesystem::read_symlink("/proc/self/exe").string(),
+                    test.test_suite_name(), test.name()));
+    check_fault(job, layout, *sound[at]);
+    check_recorders(job, layout, folder);
+    if (one || testing::Test::HasFatalFailure()) return;
+  }
+}
+
+Layout even_hosts(int hosts, int size) {
+  return {.host_sizes = std::vector(static_cast<std::size_t>(hosts), size)};
+}
+
+TEST(Faults, ASeedRepeatsToTheSameTrace) {
+  Layout layout = even_hosts(2, 4);
+  const Job sound = simulate_training(layout, 1);
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    layout.fault = draw_fault(seed, layout, sound);
+    const Job job = simulate_training(layout, seed), again = simulate_training(layout, seed);
+    SCOPED_TRACE(seed);
+    EXPECT_EQ(job.end, again.end);
+    EXPECT_EQ(job.waits, again.waits);
+    for (std::size_t r = 0; r < job.ranks.size(); ++r) {
+      const Outcome &one = job.ranks[r], &other = again.ranks[r];
+      EXPECT_EQ(one.state, other.state);
+      EXPECT_EQ(one.traffic.messages, other.traffic.messages);
+      EXPECT_EQ(one.traffic.bytes, other.traffic.bytes);
+      for (const bool polls : {false, true}) EXPECT_EQ(one.calls[polls], other.calls[polls]);
+      for (std::size_t m = 0; m < one.marks; ++m) EXPECT_EQ(one.mark[m].at, other.mark[m].at);
+    }
+  }
+}
+
+TEST(Faults, OfUpTo5Ranks) { run_seeds({{{2}}, {{4}}, {{1, 1}}, {{3, 1}}, even_hosts(5, 1)}, 300); }
+
+// Parts of the same seeds, which run side by side.
+class FaultsOfManyRanks : public testing::TestWithParam<int> {};
+constexpr int parts = 8;
+
+TEST_P(FaultsOfManyRanks, From8To64) {
+  run_seeds({{{8}},
+             {{4, 4}},
+             {{3, 3, 2}},
+             even_hosts(8, 1),
+             {{7, 8, 1, 8, 3, 5}},
+             even_hosts(4, 8),
+             {{16, 1, 15}},
+             {{64}},
+             even_hosts(8, 8),
+             {{30, 1, 33}}},
+            1000, GetParam(), parts);
+}
+
+// The seeds of a part have the same layout, whose sound job takes as long as one with a fault.
+TEST_P(FaultsOfManyRanks, Of1024) {
+  const Layout layouts[] = {even_hosts(128, 8), even_hosts(16, 64), even_hosts(1024, 1),
+                            even_hosts(4, 256)};
+  run_seeds({layouts[GetParam() % 4]}, 20, GetParam(), parts);
+}
+INSTANTIATE_TEST_SUITE_P(Part, FaultsOfManyRanks, testing::Range(0, parts));
+
+// Errors of the last calls that poll, most of which are made at the exit, where no caller is left
+// that could catch them.
+TEST(Faults, AnErrorOfMpiAtTheExitEndsTheJobWithALine) {
+  Layout layout{.host_sizes = {4}};
+  const Job sound = simulate_training(layout, 1);
+  int ended = 0;
+  for (const int rank : {0, 2})
+    for (int last = 0; last < 10; ++last) {
+      const Outcome& before = sound.ranks[static_cast<std::size_t>(rank)];
+      layout.fault = {.kind = Fault::Kind::error,
+                      .rank = rank,
+                      .at_poll = true,
+                      .call = before.calls[1] - last};
+      const Job job = simulate_training(layout, 1);
+      if (!job.was_ended) expect_success(job);
+      const std::string lines = job.ranks[static_cast<std::size_t>(rank)].lines;
+      EXPECT_EQ(job.was_ended, lines.starts_with(fmt::format(
+                                   "tutti: rank {} is exiting and ends the job: MPI_", rank)))
+          << lines << job.waits;
+      ended += job.was_ended;
+    }
+  EXPECT_GE(ended, 4);
+}
+
+}  // namespace
+}  // namespace tutti::simulator
