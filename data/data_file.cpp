@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 namespace tutti::data {
 
@@ -36,6 +37,19 @@ bool has_picture_name(const std::string& name) {
                                ".webp", ".tif",  ".tiff", ".ppm", ".pgm", ".heic",
                                ".heif", ".avif", ".jp2",  ".jxl"};
   return !name.starts_with('.') && std::ranges::find(endings, ending) != endings.end();
+}
+
+std::vector<FolderEntry> list_folder(const std::string& folder) {
+  std::vector<FolderEntry> entries;
+  try {
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+      if (std::string name = entry.path().filename().string(); !name.starts_with('.'))
+        entries.push_back({std::move(name), entry.is_directory()});
+  } catch (const std::filesystem::filesystem_error& error) {
+    fail<DataError>("cannot list the folder {}: {}", folder, error.code().message());
+  }
+  std::ranges::sort(entries, {}, &FolderEntry::name);
+  return entries;
 }
 
 void check_data_folder(const std::string& folder, const char* advice) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace tutti::data {
 
@@ -20,6 +21,15 @@ std::int64_t data_file_size(const std::string& path);
 /// image formats, also of ones that decode_image() only names, such as .webp, and is not hidden:
 /// names that begin with a '.' (.ipynb_checkpoints, ._1.jpg) never count.
 bool has_picture_name(const std::string& name);
+
+/// An entry of a folder. A link is a folder if it leads to one.
+struct FolderEntry {
+  std::string name;
+  bool is_folder = false;
+};
+/// Returns the entries of a folder, without hidden ones, in the order of their names. Throws a
+/// DataError that names the folder if it cannot be read.
+std::vector<FolderEntry> list_folder(const std::string& folder);
 
 /// Throws a DataError that ends with `advice` unless `folder` is a folder.
 void check_data_folder(const std::string& folder, const char* advice);

@@ -2,61 +2,29 @@
 
 #include "data_file.h"
 
-#include <algorithm>
 #include <filesystem>
-#include <utility>
 
 namespace tutti::data {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Returns the entries of a folder, without hidden ones, for which `keep` returns true, sorted.
-template <class Keep>
-std::vector<std::string> list(const std::string& folder, Keep keep) {
-  std::vector<std::string> names;
-  try {
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-      if (std::string name = entry.path().filename().string();
-          !name.starts_with('.') && keep(entry))
-        names.push_back(std::move(name));
-  } catch (const fs::filesystem_error& error) {
-    fail<DataError>("cannot list the folder {}: {}", folder, error.code().message());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-std::vector<std::string> list_folders(const std::string& folder) {
-  return list(folder, [](const fs::directory_entry& e) { return e.is_directory(); });
-}
-
-// Appends `folder` and every folder below it to `found`. Throws a DataError beyond 64 levels,
+// Adds the paths of the images in `folder` and below it to those of their folders, in the order of
+// their names, and the number of the other files to `others`. Throws a DataError beyond 64 levels,
 // because a symbolic link to a parent folder makes the recursion endless.
-void collect_folders(const std::string& folder, int depth, std::vector<std::string>& found) {
+void collect_images(const std::string& folder, int depth,
+                    std::map<std::string, std::vector<std::string>>& images, std::int64_t& others) {
   constexpr int deepest = 64;
   if (depth > deepest)
     fail<DataError>(
         "the folder {} lies more than {} folders deep; is there a link to a folder above it?",
         folder, deepest);
-  found.push_back(folder);
-  for (const std::string& name : list_folders(folder))
-    collect_folders(folder + "/" + name, depth + 1, found);
-}
-
-// Returns the paths of the images of a class: folders in the order of their paths, then files in
-// the order of their names. Adds the number of the other files to `others`.
-std::vector<std::string> list_images(const std::string& folder, std::int64_t& others) {
-  std::vector<std::string> folders, paths;
-  collect_folders(folder, 0, folders);
-  std::sort(folders.begin(), folders.end());
-  for (const std::string& f : folders)
-    for (const std::string& name :
-         list(f, [](const fs::directory_entry& e) { return !e.is_directory(); })) {
-      if (has_picture_name(name)) paths.push_back(f + "/" + name);
-      else ++others;
-    }
-  return paths;
+  for (const auto& [name, is_folder] : list_folder(folder)) {
+    const std::string path = folder + "/" + name;
+    if (is_folder) collect_images(path, depth + 1, images, others);
+    else if (has_picture_name(name)) images[folder].push_back(path);
+    else ++others;
+  }
 }
 
 }  // namespace
@@ -68,22 +36,25 @@ ImageFolder::ImageFolder(const std::string& root, Options options) : options_(op
         "the data folder {} does not exist, or is no folder that can be read; expected "
         "{}/CLASS/*.jpg",
         root, root);
-  class_names_ = list_folders(root);
+  for (const auto& [name, is_folder] : list_folder(root))
+    if (is_folder) class_names_.push_back(name);
   if (class_names_.empty())
     fail<DataError>(
         "the data folder {} has no folders; expected one for each class: {}/CLASS/*.jpg", root,
         root);
   for (std::size_t label = 0; label < class_names_.size(); ++label) {
     const std::string folder = root + "/" + class_names_[label];
-    std::vector<std::string> paths = list_images(folder, other_files_);
-    if (paths.empty())
+    std::map<std::string, std::vector<std::string>> images;
+    collect_images(folder, 0, images, other_files_);
+    if (images.empty())
       fail<DataError>(
           "the class folder {} has no images (*.jpg, *.jpeg, *.jfif or *.png, not hidden); add "
           "some, or "
           "remove the folder",
           folder);
-    for (std::string& path : paths)
-      files_.push_back({std::move(path), static_cast<std::int64_t>(label)});
+    for (const auto& [_, paths] : images)
+      for (const std::string& path : paths)
+        files_.push_back({path, static_cast<std::int64_t>(label)});
   }
 }
 

@@ -11,21 +11,15 @@
 namespace tutti::data {
 namespace {
 
-namespace fs = std::filesystem;
-
 // Returns the paths of a folder's pictures by their names without endings.
 std::map<std::string, std::string> files_by_stem(const std::string& folder) {
   std::map<std::string, std::string> files;
-  try {
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-      const std::string name = entry.path().filename().string();
-      if (entry.is_directory() || !has_picture_name(name)) continue;
-      const auto [other, is_new] = files.emplace(entry.path().stem().string(), folder + "/" + name);
-      if (!is_new)
-        fail<DataError>("{} and {}/{} have one name; remove one", other->second, folder, name);
-    }
-  } catch (const fs::filesystem_error& error) {
-    fail<DataError>("cannot list the folder {}: {}", folder, error.code().message());
+  for (const auto& [name, is_folder] : list_folder(folder)) {
+    if (is_folder || !has_picture_name(name)) continue;
+    const auto [other, is_new] =
+        files.emplace(std::filesystem::path(name).stem().string(), folder + "/" + name);
+    if (!is_new)
+      fail<DataError>("{} and {}/{} have one name; remove one", other->second, folder, name);
   }
   return files;
 }

@@ -10,35 +10,16 @@
 
 namespace tutti::kernels {
 
-template <class T>
-struct ComputeTypeOf {
-  using type = T;
-};
-template <>
-struct ComputeTypeOf<BFloat16> {
-  using type = float;
-};
-template <>
-struct ComputeTypeOf<Float16> {
-  using type = float;
-};
-template <>
-struct ComputeTypeOf<std::uint8_t> {
-  using type = std::int64_t;
-};
-template <>
-struct ComputeTypeOf<bool> {
-  using type = std::int64_t;
-};
-/// The type in which elements of type T are computed: float for the 16-bit types, int64 for the
-/// integers.
-template <class T>
-using ComputeType = typename ComputeTypeOf<T>::type;
-
 /// Whether T is a floating type of 16 bits, which converts to and from float only. cuda/element.h
 /// adds the device's types.
 template <class T>
 inline constexpr bool is_16_bit_float = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
+
+/// The type in which elements of type T are computed: float for the 16-bit types, int64 for the
+/// integers.
+template <class T>
+using ComputeType = std::conditional_t<is_16_bit_float<T>, float,
+                                       std::conditional_t<std::is_integral_v<T>, std::int64_t, T>>;
 
 /// Converts between any two element types, through float only where a 16-bit type is involved.
 /// Conversion to bool returns whether the value is not zero; floating numbers become integers by

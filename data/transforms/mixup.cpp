@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 namespace tutti::data {
 namespace {
@@ -40,18 +39,9 @@ void check_batch(const Batch& batch, std::size_t parameters, const char* op) {
                      to_string(labels.dtype()), to_string(labels.shape()));
 }
 
-// Returns a copy with the same strides.
-Tensor copy_of(const Tensor& tensor) {
-  const Tensor result = empty_like(tensor);
-  if (tensor.numel() > 0)  // an empty tensor has no memory to copy from
-    std::memcpy(result.raw(), tensor.raw(),
-                static_cast<std::size_t>(tensor.numel()) * size_of(tensor.dtype()));
-  return result;
-}
-
 // Sets row i to weights[i] times itself and 1 - weights[i] times the row before it.
 void mix_rows(const Tensor& tensor, const std::vector<double>& weights) {
-  const Tensor old = copy_of(tensor);
+  const Tensor old = tensor.clone();
   const std::int64_t rows = tensor.size(0),
                      count = tensor.numel() / std::max<std::int64_t>(rows, 1);
   for (std::int64_t i = 0; i < rows; ++i) {
@@ -124,7 +114,7 @@ void mix(Batch& batch, const std::vector<double>& weights) {
 
 void cut_and_mix(Batch& batch, const std::vector<Box>& boxes) {
   check_batch(batch, boxes.size(), "cut_and_mix");
-  const Tensor old = copy_of(batch.images);
+  const Tensor old = batch.images.clone();
   const Shape& shape = batch.images.shape();
   const Strides& strides = batch.images.strides();
   std::vector<double> weights;

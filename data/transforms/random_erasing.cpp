@@ -1,9 +1,7 @@
 #include "random_erasing.h"
 
-#include "../../core/create.h"
 #include "checks.h"
 
-#include <cstring>
 #include <utility>
 
 namespace tutti::data {
@@ -24,9 +22,8 @@ void check_float_image(const Tensor& image) {
 Tensor erase(const Tensor& image, const Box& box, float value) {
   check_float_image(image);
   check_box(box, image.size(1), image.size(2), "erase");
-  const Tensor result = empty_like(image);
+  const Tensor result = image.clone();
   float* const out = result.data<float>();
-  std::memcpy(out, image.raw(), static_cast<std::size_t>(image.numel()) * sizeof(float));
   const Strides& strides = result.strides();
   for (std::int64_t c = 0; c < image.size(0); ++c)
     for (std::int64_t y = box.top; y < box.top + box.height; ++y)

@@ -123,9 +123,7 @@ bool convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
     return in_shares(x.size(0), {x, w, bias, y}, [&](std::int64_t begin, std::int64_t end) {
       return convolution_forward(part(x, 0, begin, end), w, bias, options, part(y, 0, begin, end));
     });
-  PrimitiveKey key('f');
-  for (const Tensor& t : {x, w, bias, y}) key.add(t);
-  key.add(options);
+  const PrimitiveKey key('f', {x, w, bias, y}, options);
   return run_cached(
       "convolution", key, {pointer(x), pointer(w), pointer(y), pointer(bias)},
       [&](OnednnPrimitive& primitive) {
@@ -157,9 +155,7 @@ bool convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOpt
       return convolution_backward_input(part(dy, 0, begin, end), w, options,
                                         part(dx, 0, begin, end));
     });
-  PrimitiveKey key('i');
-  for (const Tensor& t : {dy, w, dx}) key.add(t);
-  key.add(options);
+  const PrimitiveKey key('i', {dy, w, dx}, options);
   return run_cached(
       "convolution backward", key, {pointer(dy), pointer(w), pointer(dx)},
       [&](OnednnPrimitive& primitive) {
@@ -209,9 +205,7 @@ bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOp
     });
   }
   if (is_divided(x.size(0))) return backward_weight_in_shares(x, dy, options, dw, db);
-  PrimitiveKey key('w');
-  for (const Tensor& t : {x, dy, dw, db}) key.add(t);
-  key.add(options);
+  const PrimitiveKey key('w', {x, dy, dw, db}, options);
   return run_cached(
       "convolution backward", key, {pointer(x), pointer(dy), pointer(dw), pointer(db)},
       [&](OnednnPrimitive& primitive) {
@@ -284,9 +278,7 @@ bool pooling_forward(const Tensor& x, const PoolOptions& options, bool max, cons
       return pooling_forward(part(x, 0, begin, end), options, max, part(y, 0, begin, end),
                              part(index, 0, begin, end));
     });
-  PrimitiveKey key(max ? 'M' : 'A');
-  for (const Tensor& t : {x, y, index}) key.add(t);
-  key.add(options);
+  const PrimitiveKey key(max ? 'M' : 'A', {x, y, index}, options);
   return run_cached(
       "pooling", key, {pointer(x), pointer(y), pointer(index)}, [&](OnednnPrimitive& primitive) {
         const PoolDescs descs(x, y, index, options, max);
@@ -306,9 +298,7 @@ bool pooling_backward(const Tensor& dy, const Tensor& index, const PoolOptions& 
       return pooling_backward(part(dy, 0, begin, end), part(index, 0, begin, end), options, max,
                               part(dx, 0, begin, end));
     });
-  PrimitiveKey key(max ? 'm' : 'a');
-  for (const Tensor& t : {dy, index, dx}) key.add(t);
-  key.add(options);
+  const PrimitiveKey key(max ? 'm' : 'a', {dy, index, dx}, options);
   return run_cached(
       "pooling backward", key, {pointer(dy), pointer(dx), pointer(index)},
       [&](OnednnPrimitive& primitive) {
@@ -351,8 +341,7 @@ Desc bias_desc(const Tensor& bias, const Tensor& out) {
 
 bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
   if (const auto result = matmul_in_shares(a, b, bias, out)) return *result;
-  PrimitiveKey key('p');
-  for (const Tensor& t : {a, b, bias, out}) key.add(t);
+  const PrimitiveKey key('p', {a, b, bias, out});
   return run_cached("matmul", key, {pointer(a), pointer(b), pointer(out), pointer(bias)},
                     [&](OnednnPrimitive& primitive) {
                       // Both factors have the dtype of `a`: a reorder converts a float32 `b`.

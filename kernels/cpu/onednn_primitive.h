@@ -106,7 +106,16 @@ class OnednnPrimitive {
 /// Everything that a primitive depends on, including the thread count, as bytes.
 class PrimitiveKey {
  public:
-  explicit PrimitiveKey(char operation) : text_(1, operation) { add(num_threads()); }
+  template <class... Options>
+  PrimitiveKey(char operation, std::initializer_list<Tensor> tensors, const Options&... options)
+      : text_(1, operation) {
+    add(num_threads());
+    for (const Tensor& tensor : tensors) add(tensor);
+    (add(options), ...);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
   void add(std::int64_t value) {
     text_.append(reinterpret_cast<const char*>(&value), sizeof(value));
   }
@@ -133,9 +142,7 @@ class PrimitiveKey {
     add(options.dilation);
     add(options.groups);
   }
-  const std::string& text() const { return text_; }
 
- private:
   std::string text_;
 };
 

@@ -51,21 +51,10 @@ struct Math {
 /// The dtypes that a GPU trains in.
 using TrainTypes = Types<float, double, BFloat16, Float16>;
 
-template <class T>
-struct DeviceTypeOf {
-  using type = T;
-};
-template <>
-struct DeviceTypeOf<BFloat16> {
-  using type = __nv_bfloat16;
-};
-template <>
-struct DeviceTypeOf<Float16> {
-  using type = __half;
-};
 /// CUDA's own type for elements of type T.
 template <class T>
-using DeviceType = typename DeviceTypeOf<T>::type;
+using DeviceType = std::conditional_t<std::is_same_v<T, BFloat16>, __nv_bfloat16,
+                                      std::conditional_t<std::is_same_v<T, Float16>, __half, T>>;
 
 /// A pointer and the dtype of the elements that it points to.
 struct TypedPointer {
