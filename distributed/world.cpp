@@ -273,11 +273,18 @@ void World::add_silent_hosts(PendingState& state, const PendingCollective& pendi
 // Takes those out of the missing ranks that wait for others themselves, in a call that blocks: the
 // rank at fault is one of those. Returns whether no other rank is missing.
 bool World::only_blocked_are_missing(PendingState& state, const GroupInfo& group) const {
-  const auto blocked = std::erase_if(state.missing, [&](int rank) {
-    const auto found = peers_.find(group.world_ranks[static_cast<std::size_t>(rank)]);
+  const auto find = [&](int rank) {
+    return peers_.find(group.world_ranks[static_cast<std::size_t>(rank)]);
+  };
+  const auto is_blocked = [&](int rank) {
+    const auto found = find(rank);
     return found != peers_.end() && found->second.latest_calls && found->second.is_blocked;
-  });
-  return blocked > 0 && state.missing.empty();
+  };
+  if (std::ranges::none_of(state.missing, is_blocked)) return false;
+  // Of many missing ranks only a few are asked. The others are probably where these are.
+  std::erase_if(state.missing,
+                [&](int rank) { return find(rank) == peers_.end() || is_blocked(rank); });
+  return state.missing.empty();
 }
 
 // Asks the missing ranks for their latest calls, unless that has been done just now or since the
