@@ -107,6 +107,7 @@ void finalize_at_exit() {
   const std::string text =
       fmt::format("tutti: rank {} is exiting and ends the job: {}\n", rank, absent);
   std::fputs(text.c_str(), stderr);
+  std::this_thread::sleep_for(200ms);  // MPI_Abort drops what MPICH's launcher has yet to read
   const BlockingCall guard("MPI_Abort", "its launcher", 10s);
   MPI_Abort(MPI_COMM_WORLD, 1);
 }
