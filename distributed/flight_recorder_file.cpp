@@ -64,9 +64,13 @@ Json describe(const FlightRecorder& recorder, const FlightRecorder::Contents& co
   Json groups = Json::array();
   for (const auto& group : contents.groups)
     groups.push_back({{"name", group.name}, {"ranks", group.world_ranks}});
-  return {{"rank", recorder.world_rank()}, {"backend", recorder.backend()},
-          {"written", time.now()},         {"failure", failure},
-          {"calls", contents.calls},       {"groups", groups}};
+  return {{"rank", recorder.world_rank()},
+          {"backend", recorder.backend()},
+          {"written", time.now()},
+          {"failure", failure},
+          {"calls", contents.calls},
+          {"groups", groups},
+          {"library", flight_recorder_library()}};
 }
 
 // Prints why a file is missing. The failure of the world is what counts, and is thrown.
@@ -98,6 +102,11 @@ std::string flight_recorder_folder() {
   if (chosen_folder) return *chosen_folder;
   const char* const folder = std::getenv("TUTTI_FLIGHT_RECORDER");
   return folder ? folder : "";
+}
+
+std::string& flight_recorder_library() {
+  static auto& library = *new std::string;
+  return library;
 }
 
 void write_flight_recorder(const std::string& folder, const FlightRecorder& recorder,

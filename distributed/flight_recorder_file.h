@@ -14,6 +14,9 @@ namespace tutti::distributed {
 void set_flight_recorder_folder(const std::string& folder);
 /// Returns the folder; empty where there is none.
 std::string flight_recorder_folder();
+/// Returns what the files say of the library that carries messages between the processes. Its
+/// backend sets it before the first world is there; empty where there is none.
+std::string& flight_recorder_library();
 
 /// Writes FOLDER/flight_recorder.BACKEND.RANK.jsonl: a line of JSON about the rank and the
 /// `failure` for which it is written, then one for each call, the oldest first. Times are seconds

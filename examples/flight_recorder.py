@@ -27,7 +27,7 @@ class Rank:
         head, self.calls = lines[0], lines[1:]
         self.rank, self.backend = head["rank"], head["backend"]
         self.failure, self.written = head["failure"], head["written"]
-        self.count = head["calls"]
+        self.count, self.library = head["calls"], head.get("library", "")
         self.groups = [(group["name"], tuple(group["ranks"])) for group in head["groups"]]
         for call in self.calls:
             name, ranks = self.groups[call["group"]]
@@ -120,6 +120,8 @@ def print_world(ranks, shown):
     known = set().union(*(members for rank in ranks for _, members in rank.groups))
     absent = sorted(known - {rank.rank for rank in ranks})
     print(f"{len(ranks)} of {len(known)} ranks ({ranks[0].backend}) have left a flight recorder")
+    for library in sorted({rank.library for rank in ranks} - {""}):
+        print(f"  {printable(library)}")
     if absent:
         print(f"  none of {ranks_text(absent)}: stopped, killed, or on a host whose files are elsewhere")
     if end - min(rank.written for rank in ranks) > 60:

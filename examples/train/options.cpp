@@ -13,6 +13,7 @@
 #include <tutti/core/excerpt.h>
 #include <tutti/core/parallel.h>
 #include <tutti/core/version.h>
+#include <tutti/distributed/flight_recorder_file.h>
 #include <tutti/nn/resnet.h>
 
 #include <fmt/ranges.h>
@@ -401,7 +402,12 @@ void check_test_only(TrainOptions& o, const FlagGiven& is_given) {
 void add_flags(CLI::App& app, TrainOptions& o) {
   app.get_formatter()->column_width(34);
   app.footer(exit_codes);
-  app.set_version_flag("--version", &describe_build,
+  const auto describe = [] {
+    const std::string& library = distributed::flight_recorder_library();
+    return describe_build() +
+           (library.empty() ? "" : fmt::format("{:<20} {}\n", "MPI in use", library));
+  };
+  app.set_version_flag("--version", describe,
                        "Print the version of tutti and what it was built with, and exit");
   // A flag that is given twice counts as given last: scripts such as quickstart.sh set some of
   // their own and pass on the user's.

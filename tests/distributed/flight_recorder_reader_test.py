@@ -18,7 +18,7 @@ def call(sequence, name, done=True, group=0, operation="all_reduce", size=192):
 def write(folder, rank, calls, ranks=(0, 1, 2), failure="a cause", written=1100.0):
     groups = [{"name": "world", "ranks": list(ranks)}, {"name": "world/part0", "ranks": [0, 1]}]
     head = {"rank": rank, "backend": "mpi", "written": written, "failure": failure,
-            "calls": len(calls), "groups": groups}
+            "calls": len(calls), "groups": groups, "library": "Some MPI, MPI_THREAD_SERIALIZED"}
     lines = [head] + [dict(each, number=i + 1) for i, each in enumerate(calls)]
     path = pathlib.Path(folder) / f"flight_recorder.mpi.{rank}.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -52,6 +52,7 @@ class Reader(unittest.TestCase):
         text = self.read("--calls", "0").stdout
         self.assertIn("2 of 3 ranks (mpi) have left a flight recorder", text)
         self.assertIn("none of rank 2: ", text)
+        self.assertEqual(text.count("\n  Some MPI, MPI_THREAD_SERIALIZED\n"), 1)
         self.assertIn("rank 0 failed: a cause", text)
         self.assertIn("rank 1 failed: another", text)
         self.assertIn("group 'world' of 3 ranks: not all ranks have issued #2", text)

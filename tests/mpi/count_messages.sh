@@ -9,7 +9,8 @@ program=$1 layouts=$2
 shift 2
 mpirun=("$@")
 
-if ! command -v ompi_info > /dev/null || ! ompi_info --param pml monitoring --level 9 | grep -q pml_monitoring_enable; then
+if [[ $("${mpirun[0]}" --version 2>&1) != *"Open MPI"* ]] || ! command -v ompi_info > /dev/null ||
+  ! ompi_info --param pml monitoring --level 9 | grep -q pml_monitoring_enable; then
   echo "count_messages: skipped, because this MPI has no pml_monitoring"
   exit 77
 fi

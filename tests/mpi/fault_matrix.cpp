@@ -13,8 +13,10 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <mutex>
 #include <regex>
+#include <sstream>
 #include <thread>
 
 namespace tutti {
@@ -54,16 +56,12 @@ Outcome run_job(int ranks, const std::string& fault, const std::string& folder,
   int output[2];
   if (pipe2(output, O_CLOEXEC) != 0) return {};
   const std::string count = std::to_string(ranks);
-  std::vector<const char*> arguments{MPIRUN,
-                                     "--oversubscribe",
-                                     "--allow-run-as-root",
-                                     "-x",
-                                     "TUTTI_FAULT",
-                                     "-n",
-                                     count.c_str(),
-                                     VICTIM,
-                                     folder.c_str(),
-                                     nullptr};
+  std::istringstream command(MPIRUN);
+  std::vector<std::string> words{std::istream_iterator<std::string>(command), {}};
+  words.insert(words.end(), {"-n", count, VICTIM, folder});
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
   std::vector<std::string> environment{"TUTTI_FAULT=" + fault};
   if (ranks_per_host > 0)
     environment.push_back(fmt::format("TUTTI_RANKS_PER_HOST={}", ranks_per_host));
@@ -76,7 +74,7 @@ Outcome run_job(int ranks, const std::string& fault, const std::string& folder,
     setpgid(0, 0);
     dup2(output[1], 1);
     dup2(output[1], 2);
-    execve(MPIRUN, const_cast<char**>(arguments.data()), variables.data());
+    execve(arguments[0], arguments.data(), variables.data());
     _exit(127);
   }
   close(output[1]);
@@ -130,6 +128,11 @@ std::vector<Case> matrix() {
   std::vector<Case> cases;
   // In the victim's second step the forward begins with #3 of the normalisation group, and the
   // large bucket is #10 of the world, behind a small one.
+  const bool is_hydra = std::string(MPIRUN).find("--oversubscribe") == std::string::npos;
+  const auto ended_by = [&](int bad, int signal) {  // MPICH's launcher, Hydra, names no rank
+    return is_hydra ? fmt::format("signal {}", signal)
+                    : fmt::format("process rank {} with PID .* exited on\\ssignal {}", bad, signal);
+  };
   const std::string forward = "group=world/normalization,collective=3", bucket = "collective=10";
   const std::string in_bucket = ".*all_reduce #10 of group 'world' .bucket 1: head, 160.0 kB.: .*";
   const auto add = [&](int ranks, int bad, const std::string& fault,
@@ -147,7 +150,7 @@ std::vector<Case> matrix() {
     const std::string caught = fmt::format("rank {} caught: ", other);
     const std::string in_forward = caught + "all_reduce #3 of group 'world/normalization' .*";
     const std::string not_started = caught + "from_environment: .*";
-    const std::string killed = fmt::format("process rank {} with PID .* exited on\\ssignal 9", bad);
+    const std::string killed = ended_by(bad, 9);
     const std::string never_came = bad == 1 ? "rank 1 did not come"
                                             : "there is no answer from rank 0";
 
@@ -181,8 +184,10 @@ std::vector<Case> matrix() {
         {caught + in_bucket +
          fmt::format("rank {} will never arrive: its process is exiting; it last completed #9",
                      bad)});
-    add(2, bad, "action=exit,when=exit",
-        {fmt::format("(mpirun|mpiexec|prterun) has exited due to process rank {} with PID", bad)});
+    if (!is_hydra)  // it ends such a job without an error
+      add(2, bad, "action=exit,when=exit",
+          {fmt::format("(mpirun|mpiexec|prterun) has exited due to process rank {} with PID",
+                       bad)});
 
     const std::string injected = fmt::format("injected fault of rank {} in group 'world", bad);
     add(2, bad, "action=raise,when=start",
@@ -192,8 +197,7 @@ std::vector<Case> matrix() {
                      {in_forward + injected + "/normalization' at collective #3"});
     add_on_any_hosts(bad, "action=raise,when=data," + bucket,
                      {caught + ".*" + injected + "' at collective #10"});
-    add(2, bad, "action=raise,when=exit",
-        {fmt::format("process rank {} with PID .* exited on\\ssignal 6", bad)});
+    add(2, bad, "action=raise,when=exit", {ended_by(bad, 6)});
   }
   // With three ranks, both survivors say the same.
   add(3, 1, "action=stop," + forward,

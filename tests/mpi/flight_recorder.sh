@@ -9,9 +9,11 @@ TUTTI_FLIGHT_RECORDER=$folder "$@" -n 2 "$program" left_out > "$folder.log" 2>&1
 for rank in 0 1; do
   grep -q "rank 0 at all_reduce.*backward 2.*rank 1 at all_reduce" "$folder/flight_recorder.mpi.$rank.jsonl" ||
     { echo "no failure in the file of rank $rank" >&2; cat "$folder.log" >&2; exit 1; }
+  grep -q '"library":"[^"]*MPI_THREAD_MULTIPLE' "$folder/flight_recorder.mpi.$rank.jsonl"
 done
 text=$(python3 -B "$reader" "$folder")
 echo "$text"
 grep -q "2 of 2 ranks (mpi) have left a flight recorder" <<< "$text"
+[ "$(grep -c MPI_THREAD_MULTIPLE <<< "$text")" = 1 ]
 grep -q "group 'world' of 2 ranks: the ranks are at different calls at #" <<< "$text"
 grep -q "rank 1: all_reduce .*backward 2, after a forward without backward.* nobody has seen it end" <<< "$text"

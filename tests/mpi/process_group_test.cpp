@@ -6,6 +6,7 @@
 #include "../distributed/process.h"
 #include "../distributed/resources.h"
 #include "emulated_hosts.h"
+#include "launched.h"
 
 #include <tutti/distributed/backends/mpi/mpi.h>
 #include <tutti/distributed/launch/rendezvous/store.h>
@@ -25,17 +26,17 @@ using namespace std::chrono_literals;
 
 TEST(Mpi, TheWorldIsWhatMpirunStarted) {
   EXPECT_EQ(world().backend(), "mpi");
-  EXPECT_EQ(std::to_string(world().size()), std::getenv("OMPI_COMM_WORLD_SIZE"));
-  EXPECT_EQ(std::to_string(world().rank()), std::getenv("OMPI_COMM_WORLD_RANK"));
-  EXPECT_EQ(std::to_string(world().local_rank()), std::getenv("OMPI_COMM_WORLD_LOCAL_RANK"));
+  EXPECT_EQ(std::to_string(world().size()), test::launched_size());
+  EXPECT_EQ(std::to_string(world().rank()), test::launched_rank());
+  EXPECT_EQ(std::to_string(world().local_rank()), test::launched_local_rank());
 }
 
 TEST(Mpi, AnExplicitLocalRankStands) {
-  const int rank = std::stoi(std::getenv("OMPI_COMM_WORLD_RANK"));
+  const int rank = std::stoi(test::launched_rank());
   EXPECT_EQ(ProcessGroup::from_environment({.local_rank = 7 + rank, .timeout = 60s}).local_rank(),
             7 + rank);
   EXPECT_EQ(ProcessGroup::from_environment(60s).local_rank(),
-            std::stoi(std::getenv("OMPI_COMM_WORLD_LOCAL_RANK")));
+            std::stoi(test::launched_local_rank()));
 }
 
 TEST(Mpi, BringsTheRanksToAStoreWithARandomSecret) {
@@ -199,7 +200,7 @@ TEST(Mpi, WorldsThatFailComeAndGo) {
   for (int i = 0; i < 100; ++i) cycle(i);
   test::expect_nothing_left(before, 100 * kept);
   EXPECT_EQ(ProcessGroup::from_environment(60s).size(),
-            std::stoi(std::getenv("OMPI_COMM_WORLD_SIZE")));  // world() works again
+            std::stoi(test::launched_size()));  // world() works again
 }
 
 TEST(Mpi, AChildOfAForkIsToldAndEndsInPeace) {

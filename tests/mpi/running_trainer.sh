@@ -14,7 +14,7 @@ start() {
   count_rows "$1"
   rm -f "$folder"/process.*
   # shellcheck disable=SC2016
-  "${mpirun[@]}" -n "${ranks:-2}" sh -c 'echo $$ > "$0/process.$OMPI_COMM_WORLD_RANK"; exec "$@"' "$folder" "$trainer" \
+  "${mpirun[@]}" -n "${ranks:-2}" sh -c 'echo $$ > "$0/process.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"; exec "$@"' "$folder" "$trainer" \
     "${arguments[@]}" --out "$folder/$1" "${@:3}" > "$folder/$2.log" 2>&1 &
   job=$!
 }

@@ -5,6 +5,8 @@ set -euo pipefail
 trainer=$1 folder=$2
 shift 2
 mpirun=("$@")
+two='mpirun -n 2' one='mpirun -n 1'
+if [[ $("$1" --version 2>&1) == *HYDRA* ]]; then two='(with the same launcher, 2 processes)' one=$trainer; fi
 arguments=(--dataset synthetic --threads 1 --batch-size 16 --max-steps 16 --log-every 1)
 rm -rf "$folder"
 mkdir -p "$folder"
@@ -22,7 +24,7 @@ kill -TERM "$(cat "$folder/process.1")"
 wait_for_end
 [ "$code" = 3 ] || fail "expected exit code 3, got $code"
 grep -q 'SIGTERM: stopped after step [0-9]* of 16, with a checkpoint' "$folder/first.log" || fail "it does not say so"
-grep -q 'go on with  mpirun -n 2 .*--resume' "$folder/first.log" || fail "it does not say how to go on"
+grep -q "go on with  $two .*--resume" "$folder/first.log" || fail "it does not say how to go on"
 
 # mpirun passes SIGUSR1 on to all processes and lets them end.
 start parts second --resume
@@ -42,7 +44,7 @@ ranks=1 start single single
 wait_for_rows single 1
 kill -TERM "$(cat "$folder/process.0")"
 wait_for_end
-grep -q 'go on with  mpirun -n 1 .*--resume' "$folder/single.log" || fail "it does not say how to go on with one process"
+grep -q "go on with  $one .*--resume" "$folder/single.log" || fail "it does not say how to go on with one process"
 
 # A step of so large a batch takes much longer than the time between the two signals.
 arguments=(--dataset synthetic --threads 1 --batch-size 2048)

@@ -2,6 +2,8 @@
 // of MPI. TUTTI_STOP="RANK CALL COUNT ACTION" names the rank, the call ("start" for the time
 // before main()), which of its calls it is, counted from 1, and what happens: stop, sleep
 // (for ever), delay (3 s) or exit.
+#include "launched.h"
+
 #include <mpi.h>
 #include <unistd.h>
 
@@ -16,7 +18,7 @@ namespace {
 void pass(const std::string& call) {
   static std::atomic<int> calls{0};
   const char* text = std::getenv("TUTTI_STOP");
-  const char* own = std::getenv("OMPI_COMM_WORLD_RANK");
+  const char* own = tutti::test::launched_rank();
   if (!text || !own) return;
   std::istringstream words(text);
   std::string rank, wanted, action;

@@ -1,6 +1,8 @@
 // The program that the fault matrix starts: a short training with SyncBatchNorm, DataParallel and a
 // checkpoint after each step. TUTTI_FAULT says which rank fails, where and how. Usage: mpi_victim
 // FOLDER; the tests find the processes by the folder's name.
+#include "launched.h"
+
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>
@@ -43,7 +45,7 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     // std::fprintf of glibc 2.37 would let other ranks write in the middle of the text.
     const std::string text =
-        fmt::format("rank {} caught: {}\n", std::getenv("OMPI_COMM_WORLD_RANK"), error.what());
+        fmt::format("rank {} caught: {}\n", test::launched_rank(), error.what());
     std::fputs(text.c_str(), stderr);
     group.abort(error.what());
     return 3;

@@ -31,9 +31,10 @@ extern const MPI_Op MPI_SUM, MPI_MIN, MPI_MAX, MPI_BOR;
 #define MPI_STATUS_IGNORE (static_cast<MPI_Status*>(nullptr))
 #define MPI_COMM_NULL_COPY_FN (static_cast<MPI_Comm_copy_attr_function*>(nullptr))
 enum { MPI_SUCCESS, MPI_ERR_TRUNCATE, MPI_ERR_OTHER, MPI_ERR_IN_STATUS };
-enum { MPI_THREAD_SINGLE, MPI_THREAD_MULTIPLE = 3 };
+enum { MPI_THREAD_SINGLE, MPI_THREAD_FUNNELED, MPI_THREAD_SERIALIZED, MPI_THREAD_MULTIPLE };
 enum { MPI_ANY_SOURCE = -1, MPI_KEYVAL_INVALID = -1, MPI_UNDEFINED = -2 };
 enum { MPI_INFO_NULL, MPI_ERRORS_RETURN, MPI_COMM_TYPE_SHARED, MPI_MAX_ERROR_STRING = 256 };
+enum { MPI_MAX_LIBRARY_VERSION_STRING = 256 };
 enum { MPI_BYTE, MPI_UINT8_T, MPI_INT, MPI_FLOAT, MPI_DOUBLE, MPI_INT64_T, MPI_UINT64_T };
 
 extern "C" {
@@ -43,6 +44,7 @@ int MPI_Abort(MPI_Comm, int code);
 int MPI_Initialized(int* flag);
 int MPI_Finalized(int* flag);
 int MPI_Query_thread(int* provided);
+int MPI_Get_library_version(char* text, int* length);
 int MPI_Error_string(int code, char* text, int* length);
 int MPI_Comm_rank(MPI_Comm comm, int* rank);
 int MPI_Comm_size(MPI_Comm comm, int* size);

@@ -2,13 +2,20 @@
 
 #include "../../../core/fork.h"
 #include "../../diagnostics/fault_injection.h"
+#include "../../flight_recorder_file.h"
 #include "exchange.h"
 #include "mpi.h"
 #include "timed_barrier.h"
 #include "watchdog.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <set>
 #include <thread>
 
 namespace tutti::distributed::mpi {
@@ -100,8 +107,33 @@ void finalize_at_exit() {
   const std::string text =
       fmt::format("tutti: rank {} is exiting and ends the job: {}\n", rank, absent);
   std::fputs(text.c_str(), stderr);
+  std::this_thread::sleep_for(200ms);  // MPI_Abort drops what MPICH's launcher has yet to read
   const BlockingCall guard("MPI_Abort", "its launcher", 10s);
   MPI_Abort(MPI_COMM_WORLD, 1);
+}
+
+// Describes the MPI library: its version, the level of threads that it grants, and MPICH's device
+// or the transports that Open MPI has loaded. MPI does not tell which of these a message takes.
+std::string describe_library() {
+  char version[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0, level = 0;
+  MPI_Get_library_version(version, &length);
+  MPI_Query_thread(&level);
+  std::ranges::replace(version, '\t', ' ');
+  std::set<std::string> transports;
+  if (const char* device = std::strstr(version, "Device:"))
+    transports.emplace(device, std::strcspn(device, "\n"));
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::strstr(version, "Open MPI") && std::getline(maps, line);)
+    for (const char* kind : {"/mca_btl_", "/mca_mtl_", "/mca_pml_"})
+      if (const std::size_t at = line.find(kind); at != std::string::npos)
+        transports.insert(line.substr(at + 5, line.find('.', at) - at - 5));
+  return fmt::format("{}, MPI_THREAD_{}{}{}", std::string(version, std::strcspn(version, ",\n")),
+                     level == MPI_THREAD_MULTIPLE     ? "MULTIPLE"
+                     : level == MPI_THREAD_SERIALIZED ? "SERIALIZED"
+                     : level == MPI_THREAD_FUNNELED   ? "FUNNELED"
+                                                      : "SINGLE",
+                     transports.empty() ? "" : ", with ", fmt::join(transports, " "));
 }
 
 }  // namespace
@@ -178,6 +210,7 @@ void keep_until_exit(std::shared_ptr<World> world) {
   if (own.key != MPI_KEYVAL_INVALID) return;
   MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, take_mpi_from_application, &own.key, nullptr);
   MPI_Comm_set_attr(MPI_COMM_SELF, own.key, nullptr);
+  flight_recorder_library() = describe_library();
 }
 
 }  // namespace tutti::distributed::mpi
