@@ -28,48 +28,41 @@
 namespace tutti {
 
 /// Error is the base class of every error that the library throws on purpose.
-class Error : public std::runtime_error {
- public:
+struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
 /// A ValueError reports an argument outside its legal range: a negative eps, zero channels, an
 /// unknown name.
-class ValueError : public Error {
- public:
+struct ValueError : Error {
   using Error::Error;
 };
 
 /// A ShapeError reports shapes that do not fit together, or a size that overflows 64 bits.
-class ShapeError : public Error {
- public:
+struct ShapeError : Error {
   using Error::Error;
 };
 
 /// A DTypeError reports a dtype that the operation or the device cannot compute in.
-class DTypeError : public Error {
- public:
+struct DTypeError : Error {
   using Error::Error;
 };
 
 /// A DeviceError reports a device that is absent, not built in, or not the device of the other
 /// arguments.
-class DeviceError : public Error {
- public:
+struct DeviceError : Error {
   using Error::Error;
 };
 
 /// An OutOfMemoryError reports that the CPU has no memory for a tensor or for a library's work. A
 /// device without memory is a DeviceError.
-class OutOfMemoryError : public Error {
- public:
+struct OutOfMemoryError : Error {
   using Error::Error;
 };
 
 /// A CheckpointError reports a file that is not a valid checkpoint, or a state dict that does not
 /// fit the object it is loaded into.
-class CheckpointError : public Error {
- public:
+struct CheckpointError : Error {
   using Error::Error;
 };
 
@@ -77,15 +70,13 @@ class CheckpointError : public Error {
 /// missing folder, or something in its place that is not a regular file), or a data file that it
 /// cannot read at the moment (no free descriptor, a disk that fails). The message names the file
 /// and the reason.
-class FileError : public Error {
- public:
+struct FileError : Error {
   using Error::Error;
 };
 
 /// A DataError reports input data that cannot be used: a file that is missing, truncated or not an
 /// image, or a sample that does not fit its batch. The message names the file or the sample.
-class DataError : public Error {
- public:
+struct DataError : Error {
   using Error::Error;
 };
 
@@ -111,8 +102,7 @@ class DistributedError : public Error {
 };
 
 /// A TimeoutError reports that another rank did not arrive before the deadline.
-class TimeoutError : public DistributedError {
- public:
+struct TimeoutError : DistributedError {
   using DistributedError::DistributedError;
 };
 

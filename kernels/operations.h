@@ -25,7 +25,6 @@ enum class Unary {
   log,
   sqrt,
   rsqrt,
-  reciprocal,
   square,
   sine,
   cosine,
@@ -87,7 +86,6 @@ TUTTI_HOST_DEVICE inline T evaluate(T x) {
   else if constexpr (op == Unary::log) return Math::log(x);
   else if constexpr (op == Unary::sqrt) return Math::sqrt(x);
   else if constexpr (op == Unary::rsqrt) return T(1) / Math::sqrt(x);
-  else if constexpr (op == Unary::reciprocal) return T(1) / x;
   else if constexpr (op == Unary::square) return x * x;
   else if constexpr (op == Unary::sine) return Math::sin(x);
   else if constexpr (op == Unary::cosine) return Math::cos(x);

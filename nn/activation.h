@@ -7,6 +7,12 @@
 
 namespace tutti::nn {
 
+/// The options of LeakyReLU.
+struct LeakyReLUOptions {
+  /// The factor of the elements below 0.
+  double slope = 0.01;
+};
+
 /// A layer that computes an elementwise function without options.
 template <Tensor (*function)(const Tensor&)>
 class ActivationLayer : public Layer {
@@ -28,21 +34,13 @@ class SiLU : public ActivationLayer<silu> {};
 class Hardswish : public ActivationLayer<hardswish> {};
 
 /// The leaky rectified linear unit as a layer (leaky_relu).
-class LeakyReLU : public Layer {
+class LeakyReLU : public LayerWith<LeakyReLUOptions> {
  public:
-  struct Options {
-    /// The factor of the elements below 0.
-    double slope = 0.01;
-  };
-  LeakyReLU() : LeakyReLU(Options{}) {}
   /// ValueError for a slope that is not finite.
-  explicit LeakyReLU(const Options& options);
+  explicit LeakyReLU(const Options& options = {});
 
   Tensor forward(const Tensor& input) override;
   std::string describe() const override;
-
- private:
-  Options options_;
 };
 
 }  // namespace tutti::nn

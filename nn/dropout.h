@@ -5,24 +5,21 @@
 
 namespace tutti::nn {
 
+/// The options of Dropout.
+struct DropoutOptions {
+  /// The probability that an element is zeroed. The others are scaled by 1 / (1 - p).
+  double p = 0.5;
+};
+
 /// A layer that zeroes random elements in training (nn::dropout).
-class Dropout : public Layer {
+class Dropout : public LayerWith<DropoutOptions> {
  public:
-  struct Options {
-    /// The probability that an element is zeroed. The others are scaled by 1 / (1 - p).
-    double p = 0.5;
-  };
-  Dropout() : Dropout(Options{}) {}
   /// ValueError unless 0 <= p <= 1.
-  explicit Dropout(const Options& options);
+  explicit Dropout(const Options& options = {});
 
   /// Draws its random numbers from the calling thread's default generator.
   Tensor forward(const Tensor& input) override;
   std::string describe() const override;
-  const Options& options() const { return options_; }
-
- private:
-  Options options_;
 };
 
 }  // namespace tutti::nn

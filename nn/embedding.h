@@ -5,17 +5,19 @@
 
 namespace tutti::nn {
 
+/// The options of Embedding.
+struct EmbeddingOptions {
+  /// The number of rows.
+  std::int64_t count = 0;
+  /// The number of elements in a row.
+  std::int64_t dim = 0;
+  /// A row that starts at zero and gets no gradient.
+  std::optional<std::int64_t> padding_idx = {};
+};
+
 /// A layer that maps each integer index to a row of its weight (nn::embedding).
-class Embedding : public Layer {
+class Embedding : public LayerWith<EmbeddingOptions> {
  public:
-  struct Options {
-    /// The number of rows.
-    std::int64_t count = 0;
-    /// The number of elements in a row.
-    std::int64_t dim = 0;
-    /// A row that starts at zero and gets no gradient.
-    std::optional<std::int64_t> padding_idx = {};
-  };
   /// Draws the rows from N(0, 1). ValueError unless count and dim are positive and padding_idx is
   /// the index of a row.
   explicit Embedding(const Options& options);
@@ -23,13 +25,9 @@ class Embedding : public Layer {
   /// Takes int64 indices of any shape and returns a tensor of shape indices.shape + (dim,).
   Tensor forward(const Tensor& indices) override;
   std::string describe() const override;
-  const Options& options() const { return options_; }
 
   /// The table has shape (count, dim).
   Tensor& weight;
-
- private:
-  Options options_;
 };
 
 }  // namespace tutti::nn

@@ -8,6 +8,18 @@
 
 namespace tutti::nn {
 
+/// The options of InstanceNorm.
+struct InstanceNormOptions {
+  std::int64_t channels = 0;
+  double eps = 1e-5;
+  double momentum = 0.1;  ///< the weight of a new batch in the running statistics, in [0, 1]
+  /// Whether the layer has a weight, which starts at 1, and a bias, which starts at 0.
+  bool affine = false;
+  bool track_running_stats = false;
+  DType dtype = float32;  ///< the dtype of parameters and buffers, float32 or float64
+  Device device = {};
+};
+
 /// A layer that normalises each channel of each sample of x (N, channels, ...) over all positions,
 /// with PyTorch's options and defaults: no parameters and no running statistics. With
 /// `track_running_stats`, training moves running_mean and running_var towards the averages over the
@@ -15,21 +27,9 @@ namespace tutti::nn {
 /// never counts, as in PyTorch. The output has the memory format of x; a channels_last x and its
 /// gradient are copied to row-major memory and back, unless running statistics are used. ShapeError
 /// if a channel of a sample has only one value and running statistics are not used.
-class InstanceNorm : public Layer {
+class InstanceNorm : public LayerWith<InstanceNormOptions> {
  public:
-  struct Options {
-    std::int64_t channels = 0;
-    double eps = 1e-5;
-    double momentum = 0.1;  ///< the weight of a new batch in the running statistics, in [0, 1]
-    /// Whether the layer has a weight, which starts at 1, and a bias, which starts at 0.
-    bool affine = false;
-    bool track_running_stats = false;
-    DType dtype = float32;  ///< the dtype of parameters and buffers, float32 or float64
-    Device device = {};
-  };
-
   Tensor forward(const Tensor& x) override;
-  const Options& options() const { return options_; }
   std::string describe() const override;
 
  protected:
@@ -45,7 +45,6 @@ class InstanceNorm : public Layer {
   Tensor normalize_instances(const Tensor& x);
 
   InputDims input_dims_;
-  Options options_;
 
  public:
   Tensor& weight;  ///< (channels); undefined, like the bias, if not affine

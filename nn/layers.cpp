@@ -40,7 +40,7 @@ const Embedding::Options& checked(const Embedding::Options& o) {
 }  // namespace
 
 Linear::Linear(const Options& options)
-    : options_(checked(options)),
+    : LayerWith(checked(options)),
       weight(add_parameter("weight", empty({options.out, options.in}))),
       bias(add_parameter("bias", options.bias ? empty({options.out}) : Tensor())) {
   init::default_(weight, bias);
@@ -56,8 +56,8 @@ std::string Linear::describe() const {
 }
 
 Embedding::Embedding(const Options& options)
-    : weight(add_parameter("weight", empty({checked(options).count, options.dim}))),
-      options_(options) {
+    : LayerWith(checked(options)),
+      weight(add_parameter("weight", empty({options.count, options.dim}))) {
   init::normal_(weight);
   if (options.padding_idx) weight.detach().select(0, *options.padding_idx).zero_();
 }
@@ -72,14 +72,14 @@ std::string Embedding::describe() const {
   return text;
 }
 
-LeakyReLU::LeakyReLU(const Options& options) : options_(options) {
+LeakyReLU::LeakyReLU(const Options& options) : LayerWith(options) {
   if (!std::isfinite(options.slope))
     fail<ValueError>("LeakyReLU: expected a finite slope, got {}", options.slope);
 }
 Tensor LeakyReLU::forward(const Tensor& input) { return leaky_relu(input, options_.slope); }
 std::string LeakyReLU::describe() const { return fmt::format("slope={}", options_.slope); }
 
-Dropout::Dropout(const Options& options) : options_(options) {
+Dropout::Dropout(const Options& options) : LayerWith(options) {
   expect_probability("Dropout", options.p);
 }
 
@@ -87,7 +87,7 @@ Tensor Dropout::forward(const Tensor& input) { return dropout(input, options_.p,
 
 std::string Dropout::describe() const { return fmt::format("p={}", options_.p); }
 
-DropPath::DropPath(const Options& options) : options_(options) {
+DropPath::DropPath(const Options& options) : LayerWith(options) {
   expect_probability("DropPath", options.p);
 }
 

@@ -6,17 +6,19 @@
 
 namespace tutti::nn {
 
+/// The options of Linear.
+struct LinearOptions {
+  /// The numbers of features of input and output.
+  std::int64_t in = 0;
+  std::int64_t out = 0;
+  bool bias = true;
+  /// An activation that follows, as if it were a layer of its own (nn::linear).
+  Activation activation = Activation::none;
+};
+
 /// A layer that computes x W^T + b, and an activation after it (nn::linear).
-class Linear : public Layer {
+class Linear : public LayerWith<LinearOptions> {
  public:
-  struct Options {
-    /// The numbers of features of input and output.
-    std::int64_t in = 0;
-    std::int64_t out = 0;
-    bool bias = true;
-    /// An activation that follows, as if it were a layer of its own (nn::linear).
-    Activation activation = Activation::none;
-  };
   /// Draws weight and bias from U(-1/sqrt(in), 1/sqrt(in)). ValueError unless in and out are
   /// positive.
   explicit Linear(const Options& options);
@@ -24,12 +26,7 @@ class Linear : public Layer {
   /// Maps (..., in) to (..., out).
   Tensor forward(const Tensor& input) override;
   std::string describe() const override;
-  const Options& options() const { return options_; }
 
- private:
-  Options options_;
-
- public:
   /// The weight has shape (out, in).
   Tensor& weight;
   /// The bias has shape (out,), or is undefined if the layer has none.

@@ -2,11 +2,11 @@
 
 #include "../core/error.h"
 #include "../core/excerpt.h"
+#include "../core/parse_number.h"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 
@@ -97,12 +97,9 @@ const std::string& text(const Metadata& metadata, const char* key) {
 
 std::int64_t integer(const Metadata& metadata, const char* key) {
   const std::string& digits = text(metadata, key);
-  std::int64_t value = 0;
-  const char* const end = digits.data() + digits.size();
-  const auto [stop, error] = std::from_chars(digits.data(), end, value);
-  if (error != std::errc{} || stop != end)
-    reject<CheckpointError>(key, "a whole number", quoted(digits));
-  return value;
+  const auto value = parse_number<std::int64_t>(digits);
+  if (!value) reject<CheckpointError>(key, "a whole number", quoted(digits));
+  return *value;
 }
 
 // Parses a JSON array of at most `most` values. A longer or nested one is refused while it is

@@ -264,6 +264,19 @@ class Layer : public Module {
   inline static constinit thread_local const Layer* checking_ = nullptr;
 };
 
+/// The base of the layers that keep their options: Dropout is a LayerWith<DropoutOptions>.
+template <class OptionsType>
+class LayerWith : public Layer {
+ public:
+  using Options = OptionsType;
+  const Options& options() const { return options_; }
+
+ protected:
+  explicit LayerWith(Options options) : options_(std::move(options)) {}
+
+  Options options_;
+};
+
 /// A module that computes one tensor from two, such as a block of a decoder from x and a skip
 /// connection. It has what a Layer has: hooks, which get the first input, its span in a trace, and
 /// its name in errors. Error where it is run on one tensor, as a Sequential does.

@@ -48,7 +48,7 @@ const InstanceNorm::Options& checked(const InstanceNorm::Options& o) {
 }  // namespace
 
 LayerNorm::LayerNorm(Options options)
-    : options_(checked(std::move(options))),
+    : LayerWith(checked(std::move(options))),
       weight(add_parameter("weight", options_.affine
                                          ? ones(options_.shape, {options_.dtype, options_.device})
                                          : Tensor())),
@@ -66,7 +66,7 @@ std::string LayerNorm::describe() const {
 }
 
 GroupNorm::GroupNorm(const Options& options)
-    : options_(checked(options)),
+    : LayerWith(checked(options)),
       weight(add_parameter("weight", channel_values(options_, options_.affine, 1))),
       bias(add_parameter("bias", channel_values(options_, options_.affine, 0))) {}
 
@@ -82,8 +82,8 @@ std::string GroupNorm::describe() const {
 }
 
 InstanceNorm::InstanceNorm(InputDims input_dims, const Options& options)
-    : input_dims_(input_dims),
-      options_(checked(options)),
+    : LayerWith(checked(options)),
+      input_dims_(input_dims),
       weight(add_parameter("weight", channel_values(options_, options_.affine, 1))),
       bias(add_parameter("bias", channel_values(options_, options_.affine, 0))),
       running_mean(

@@ -108,7 +108,7 @@ Tensor ASPP::forward(const Tensor& x) {
 }
 
 SegmentationNetwork::SegmentationNetwork(const Options& options, std::shared_ptr<Layer> head)
-    : options_(options),
+    : LayerWith(options),
       backbone(add<ResNet>("backbone", {.depth = options.depth,
                                         .channels = options.channels,
                                         .replace_stride_with_dilation = {false, true, true}})),

@@ -29,18 +29,20 @@ class ASPP : public Layer {
   Layer& project_;
 };
 
+/// The options of FCN and DeepLabV3.
+struct SegmentationNetworkOptions {
+  /// The depth of the ResNet: 50, 101 or 152.
+  std::int64_t depth = 50;
+  std::int64_t classes = 21;
+  /// Whether a second head classifies the pixels from the third stage, for a loss in training.
+  bool auxiliary = false;
+  /// The number of channels of the images.
+  std::int64_t channels = 3;
+};
+
 /// What FCN and DeepLabV3 share: the backbone, one or two heads, and the loss.
-class SegmentationNetwork : public Layer {
+class SegmentationNetwork : public LayerWith<SegmentationNetworkOptions> {
  public:
-  struct Options {
-    /// The depth of the ResNet: 50, 101 or 152.
-    std::int64_t depth = 50;
-    std::int64_t classes = 21;
-    /// Whether a second head classifies the pixels from the third stage, for a loss in training.
-    bool auxiliary = false;
-    /// The number of channels of the images.
-    std::int64_t channels = 3;
-  };
   /// The outputs of the heads at the backbone's resolution, an eighth of that of the images.
   struct Logits {
     Tensor main;
@@ -63,13 +65,6 @@ class SegmentationNetwork : public Layer {
                      const CrossEntropyOptions& options = {}, double auxiliary_weight = 0.5);
   std::string describe() const override;
 
- protected:
-  SegmentationNetwork(const Options& options, std::shared_ptr<Layer> head);
-
- private:
-  Options options_;
-
- public:
   /// Its "fc" is an Identity.
   ResNet& backbone;
   /// The last convolution is the child "4" of each head; replace_child("classifier.4", ...) puts
@@ -77,6 +72,9 @@ class SegmentationNetwork : public Layer {
   Layer& classifier;
   /// Null without an auxiliary head.
   Layer* aux_classifier = nullptr;
+
+ protected:
+  SegmentationNetwork(const Options& options, std::shared_ptr<Layer> head);
 };
 
 /// A fully convolutional network: its head has a 3x3 convolution on the last stage.

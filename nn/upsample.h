@@ -7,16 +7,12 @@
 namespace tutti::nn {
 
 /// A layer that interpolates its input (N, C, ...) to other spatial sizes (nn::interpolate).
-class Upsample : public Layer {
+class Upsample : public LayerWith<InterpolateOptions> {
  public:
-  using Options = InterpolateOptions;
-  explicit Upsample(const Options& options) : options_(options) {}
+  explicit Upsample(const Options& options) : LayerWith(options) {}
 
   Tensor forward(const Tensor& input) override { return interpolate(input, options_); }
   std::string describe() const override;
-
- private:
-  Options options_;
 };
 
 }  // namespace tutti::nn

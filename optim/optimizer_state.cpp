@@ -2,9 +2,9 @@
 // resumed run has the same bits.
 #include "../core/create.h"
 #include "../core/excerpt.h"
+#include "../core/parse_number.h"
 #include "optimizer.h"
 
-#include <charconv>
 #include <map>
 
 namespace tutti::optim {
@@ -13,12 +13,11 @@ namespace {
 double parse(const Metadata& metadata, const std::string& key) {
   const auto found = metadata.find(key);
   if (found == metadata.end()) fail<CheckpointError>("optimizer state: '{}' is missing", key);
-  const std::string& text = found->second;
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size())
-    fail<CheckpointError>("optimizer state: '{}' is '{}', expected a number", key, excerpt(text));
-  return value;
+  const auto value = parse_number<double>(found->second);
+  if (!value)
+    fail<CheckpointError>("optimizer state: '{}' is '{}', expected a number", key,
+                          excerpt(found->second));
+  return *value;
 }
 
 }  // namespace

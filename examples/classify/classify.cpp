@@ -4,7 +4,6 @@
 #include <tutti/tutti.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 using namespace tutti;
 
@@ -30,12 +29,10 @@ struct Arguments {
 };
 
 std::int64_t positive_number(const std::string& text) {
-  std::int64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error != std::errc{} || stop != end || number < 1)
+  const auto number = parse_number<std::int64_t>(text, 1);
+  if (!number)
     throw ValueError("--top: expected a number of at least 1, got '" + excerpt(text) + "'");
-  return number;
+  return *number;
 }
 
 Arguments parse(const std::vector<std::string>& words) {

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <future>
 #include <map>
@@ -112,14 +111,11 @@ Flags parse(const std::vector<std::string>& words) {
 }
 
 int number(const Flags& flags, const std::string& name, int least) {
-  const std::string& text = flags.at(name);
-  int value = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc{} || stop != end || value < least)
+  const auto value = parse_number(flags.at(name), least);
+  if (!value)
     throw ValueError(name + ": expected a number of at least " + std::to_string(least) + ", got '" +
-                     excerpt(text) + "'");
-  return value;
+                     excerpt(flags.at(name)) + "'");
+  return *value;
 }
 
 // Random weights, whose batch normalisation has seen the pictures: for a first try.

@@ -153,18 +153,10 @@ std::string describe_model(const TrainOptions& options, const nn::Module& net) {
   return text;
 }
 
-RunLength length_of(const TrainOptions& o, const TrainingData& data, int ranks) {
-  const std::int64_t in_epoch = steps_per_epoch(o, ranks, data.train->size()),
-                     all = o.epochs * in_epoch;
-  return {.epochs = o.epochs,
-          .steps_per_epoch = in_epoch,
-          .steps = o.max_steps > 0 ? std::min(o.max_steps, all) : all};
-}
-
 }  // namespace
 
 std::string describe_run(const TrainOptions& options, const TrainingData& data, int ranks) {
-  const RunLength length = length_of(options, data, ranks);
+  const RunLength length = run_length(options, steps_per_epoch(options, ranks, data.train->size()));
   const TrainOptions small = measured(options, data, small_batch, 1);
   std::string text;
   {

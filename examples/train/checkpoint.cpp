@@ -5,13 +5,13 @@
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
 #include <tutti/core/excerpt.h>
+#include <tutti/core/parse_number.h>
 #include <tutti/distributed/run_state.h>
 #include <tutti/nn/model_card.h>
 
 #include <fmt/format.h>
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -247,12 +247,9 @@ std::string value_of(const Metadata& metadata, const std::string& key) {
 // Returns the epoch in the name of a kept checkpoint; nothing for another name.
 std::optional<std::int64_t> kept_epoch(std::string_view name) {
   if (!name.starts_with(kept_prefix) || !name.ends_with(kept_suffix)) return {};
-  const char *const begin = name.data() + kept_prefix.size(), *const end = name.data() +
-                                                                           name.size() -
-                                                                           kept_suffix.size();
-  std::int64_t epoch = 0;
-  const auto [stop, error] = std::from_chars(begin, end, epoch);
-  return error == std::errc() && stop == end ? std::optional(epoch) : std::nullopt;
+  name.remove_prefix(kept_prefix.size());
+  name.remove_suffix(kept_suffix.size());
+  return parse_number<std::int64_t>(name);
 }
 
 std::vector<fs::path> checkpoints_up_to(std::int64_t epoch, const std::string& folder) {

@@ -97,6 +97,20 @@ Predictions gather(const Predictions& mine, std::int64_t most, const ProcessGrou
   return result;
 }
 
+// Returns the details that follow from a table of counts, with a row for each class. Its last
+// columns are those of the predicted classes, or one column for the samples that were recognised.
+TestDetails details_of(const std::int64_t* row, std::int64_t classes, std::int64_t columns) {
+  TestDetails details{.classes = classes};
+  const bool has_matrix = columns >= classes;
+  const std::int64_t others = columns - (has_matrix ? classes : 1);
+  for (std::int64_t c = 0; c < classes; ++c, row += columns) {
+    details.samples.push_back(std::reduce(row, row + columns));
+    details.correct.push_back(row[others + (has_matrix ? c : 0)]);
+    if (has_matrix) details.confusion.insert(details.confusion.end(), row + others, row + columns);
+  }
+  return details;
+}
+
 // Adds up the counts of all ranks.
 std::vector<std::int64_t> sum_of_ranks(std::vector<std::int64_t> counts,
                                        const ProcessGroup& group) {
@@ -151,13 +165,7 @@ TestDetails TestRecorder::take(const ProcessGroup& group) {
                                       (has_matrix ? 1 + p.predicted : is_right(p)))];
   counts = sum_of_ranks(std::move(counts), group);
 
-  TestDetails details{.classes = classes_};
-  for (std::int64_t c = 0; c < classes_; ++c) {
-    const auto* const row = counts.data() + c * columns;
-    details.samples.push_back(std::reduce(row, row + columns));
-    details.correct.push_back(row[has_matrix ? 1 + c : 1]);
-    if (has_matrix) details.confusion.insert(details.confusion.end(), row + 1, row + columns);
-  }
+  TestDetails details = details_of(counts.data(), classes_, columns);
   for (const bool right : {false, true}) {
     const Predictions own = choose(mine, right, most_predictions_);
     (right ? details.right : details.wrong) =
@@ -186,22 +194,6 @@ LossAndAccuracy evaluate(nn::Layer& net, data::DataLoader& loader, const Process
   return sums.take(group);
 }
 
-namespace {
-
-TestDetails details_of(const Tensor& counts) {
-  TestDetails details{.classes = counts.size(0)};
-  const auto* const first = counts.data<std::int64_t>();
-  details.confusion.assign(first, first + counts.numel());
-  for (std::int64_t c = 0; c < details.classes; ++c) {
-    details.samples.push_back(
-        std::reduce(first + c * details.classes, first + (c + 1) * details.classes));
-    details.correct.push_back(details.count(c, c));
-  }
-  return details;
-}
-
-}  // namespace
-
 LossAndAccuracy evaluate_pixels(nn::Layer& net, data::DataLoader& loader, std::int64_t classes,
                                 const ProcessGroup& group, Device device, TestDetails* details) {
   const trace::Span span("evaluate");
@@ -227,7 +219,7 @@ LossAndAccuracy evaluate_pixels(nn::Layer& net, data::DataLoader& loader, std::i
   net.train();
   matrix.all_reduce(group);
   if (details) {
-    *details = details_of(matrix.counts());
+    *details = details_of(matrix.counts().data<std::int64_t>(), classes, classes);
     details->segmented = std::move(shown);
   }
   const double score = matrix.mean_iou();  // NaN where no pixel has a class

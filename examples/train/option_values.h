@@ -5,13 +5,13 @@
 #include <tutti/core/did_you_mean.h>
 #include <tutti/core/dtype.h>
 #include <tutti/core/error.h>
+#include <tutti/core/parse_number.h>
 
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -34,23 +34,14 @@ struct Value {
 
 // ---- Ranges of numbers. CLI11's own validators print the limits of a double with 309 digits.
 
-// Returns whether the whole text is a number from `low` to `high`, and the number in `value`.
-template <class Number>
-bool is_number(std::string_view text, Number low, Number high, Number& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc{} && end == text.data() + text.size() && value >= low && value <= high;
-}
-
 // Accepts numbers from `low` to `high`; the error says what was `expected`.
 template <class Number>
 CLI::Validator in_range(Number low, Number high, const std::string& expected,
                         const std::string& in_help) {
   return CLI::Validator(
       [=](const std::string& text) {
-        Number value{};
-        return is_number(text, low, high, value)
-                   ? ""
-                   : fmt::format("expected {}, got {}", expected, text);
+        return parse_number(text, low, high) ? ""
+                                             : fmt::format("expected {}, got {}", expected, text);
       },
       in_help);
 }
@@ -179,10 +170,8 @@ inline Value seconds(std::chrono::milliseconds& member) {
 inline Value scope(std::string& member) {
   return parsed(
       [&member](const std::string& text) {
-        int ranks = 0;
         if (text == "world" || text == "host") member = text;
-        else if (is_number(text, 1, std::numeric_limits<int>::max(), ranks))
-          member = std::to_string(ranks);
+        else if (const auto ranks = parse_number(text, 1)) member = std::to_string(*ranks);
         else
           fail<ValueError>("expected world, host or a number of ranks, got '{}'{}", text,
                            did_you_mean(text, {"world", "host"}));
@@ -197,12 +186,12 @@ inline Value milestones(std::vector<std::int64_t>& member) {
     std::vector<std::int64_t> epochs;
     for (std::size_t begin = 0; begin <= text.size();) {
       const std::size_t end = std::min(text.find(',', begin), text.size());
-      std::int64_t epoch = 0;
-      if (!is_number(std::string_view(text).substr(begin, end - begin),
-                     epochs.empty() ? 1 : epochs.back() + 1, most, epoch))
+      const auto epoch = parse_number(std::string_view(text).substr(begin, end - begin),
+                                      epochs.empty() ? 1 : epochs.back() + 1, most);
+      if (!epoch)
         fail<ValueError>("expected ascending epochs of 1 to {} such as 30,60,80, got '{}'", most,
                          text);
-      epochs.push_back(epoch);
+      epochs.push_back(*epoch);
       begin = end + 1;
     }
     member = epochs;

@@ -125,10 +125,7 @@ RunLength find_length(const TrainOptions& o, const TrainingBatches& training,
                                                           ? " on some rank, with which --uneven "
                                                             "stop ends an epoch on all of them"
                                                           : "");
-  const std::int64_t steps = o.epochs * steps_per_epoch;
-  return {.epochs = o.epochs,
-          .steps_per_epoch = steps_per_epoch,
-          .steps = o.max_steps > 0 ? std::min(o.max_steps, steps) : steps};
+  return run_length(o, steps_per_epoch);
 }
 
 // Returns why steps are not captured as a CUDA graph; empty if they are.

@@ -319,6 +319,13 @@ std::int64_t steps_per_epoch(const TrainOptions& o, std::int64_t ranks, std::int
   return o.drop_last ? own / batch : (own + batch - 1) / batch;
 }
 
+RunLength run_length(const TrainOptions& o, std::int64_t steps_per_epoch) {
+  const std::int64_t steps = o.epochs * steps_per_epoch;
+  return {.epochs = o.epochs,
+          .steps_per_epoch = steps_per_epoch,
+          .steps = o.max_steps > 0 ? std::min(o.max_steps, steps) : steps};
+}
+
 // All steps are alike but the last two: the shards of ranks differ by one image.
 std::int64_t step_with_a_lone_image(const TrainOptions& o, const Scopes& scopes,
                                     std::int64_t images) {

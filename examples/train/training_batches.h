@@ -99,6 +99,9 @@ std::int64_t micro_batches(const TrainOptions& options, std::int64_t ranks,
 /// that shard() gives them if options.sharded.
 std::int64_t steps_per_epoch(const TrainOptions& options, std::int64_t ranks, std::int64_t images);
 
+/// Returns how long a run with so many steps in an epoch is.
+RunLength run_length(const TrainOptions& options, std::int64_t steps_per_epoch);
+
 /// Returns the first step of an epoch that the run makes, counted from 1, in which ranks of one
 /// scope have one image of a micro batch together; 0 if there is none. `scopes` has for each rank a
 /// number that is that of the ranks with which it shares batch statistics.

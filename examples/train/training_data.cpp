@@ -148,46 +148,45 @@ std::vector<data::Transform> masked_transforms(const SegmentationOptions& o) {
   return all;
 }
 
-TrainingData load_segmentation_folder(const TrainOptions& o) {
-  const std::string train_path = o.data + "/train", test_path = o.data + "/val";
-  const auto train = std::make_shared<data::SegmentationFolder>(train_path);
-  const auto test = std::make_shared<data::SegmentationFolder>(test_path);
-  check_classes(train_path, train->class_names(), test_path, test->class_names());
-  return {.train = train,
-          .test = test,
-          .channels = 3,
-          .classes = static_cast<std::int64_t>(train->class_names().size()),
-          .image_size = o.segmentation.crop,
-          .class_names = train->class_names(),
-          .mean = imagenet_mean,
-          .deviation = imagenet_deviation,
-          .train_transforms = masked_transforms(o.segmentation),
-          .are_files = true};
-}
-
-TrainingData load_folder(const TrainOptions& options) {
-  const std::int64_t size = options.image_size, resize_size = size * 256 / 224;
-  data::ImageFolder::Options how{.broken_files = options.broken_files};
-  const std::string train_path = options.data + "/train", test_path = options.data + "/val";
-  const auto train = std::make_shared<data::ImageFolder>(train_path, how);
-  how.decode.min_size = resize_size;  // a random part of a training image may be enlarged instead
-  const auto test = std::make_shared<data::ImageFolder>(test_path, how);
+// Opens the folders of a dataset's training and test images.
+template <class Folder>
+TrainingData open_folders(const std::string& folder, const typename Folder::Options& of_training,
+                          const typename Folder::Options& of_tests) {
+  const std::string train_path = folder + "/train", test_path = folder + "/val";
+  const auto train = std::make_shared<Folder>(train_path, of_training),
+             test = std::make_shared<Folder>(test_path, of_tests);
   const std::vector<std::string> classes = train->class_names();
   check_classes(train_path, classes, test_path, test->class_names());
-  return {
-      .train = train,
-      .test = test,
-      .channels = 3,
-      .classes = static_cast<std::int64_t>(classes.size()),
-      .image_size = size,
-      .resize_size = resize_size,
-      .class_names = classes,
-      .mean = imagenet_mean,
-      .deviation = imagenet_deviation,
-      .train_transforms = {data::RandomResizedCrop({.size = size}), data::RandomHorizontalFlip()},
-      .test_transforms = {data::Resize(resize_size), data::CenterCrop(size)},
-      .are_files = true,
-      .folders = {train, test}};
+  TrainingData data{.train = train,
+                    .test = test,
+                    .channels = 3,
+                    .classes = static_cast<std::int64_t>(classes.size()),
+                    .class_names = classes,
+                    .mean = imagenet_mean,
+                    .deviation = imagenet_deviation,
+                    .are_files = true};
+  if constexpr (std::is_same_v<Folder, data::ImageFolder>) data.folders = {train, test};
+  return data;
+}
+
+TrainingData load_segmentation_folder(const TrainOptions& o) {
+  TrainingData data = open_folders<data::SegmentationFolder>(o.data, {}, {});
+  data.image_size = o.segmentation.crop;
+  data.train_transforms = masked_transforms(o.segmentation);
+  return data;
+}
+
+TrainingData load_folder(const TrainOptions& o) {
+  const std::int64_t size = o.image_size, resize_size = size * 256 / 224;
+  // A random part of a training image may be enlarged; a test image is decoded large enough.
+  TrainingData data = open_folders<data::ImageFolder>(
+      o.data, {.broken_files = o.broken_files},
+      {.decode = {.min_size = resize_size}, .broken_files = o.broken_files});
+  data.image_size = size;
+  data.resize_size = resize_size;
+  data.train_transforms = {data::RandomResizedCrop({.size = size}), data::RandomHorizontalFlip()};
+  data.test_transforms = {data::Resize(resize_size), data::CenterCrop(size)};
+  return data;
 }
 
 TrainingData with_fingerprints(TrainingData data) {
