@@ -3,6 +3,7 @@
 // normalisation finds a variance in every part. training_data.h owns the images.
 #pragma once
 
+#include "metrics.h"
 #include "training_data.h"
 
 #include <tutti/core/cuda/stream.h>

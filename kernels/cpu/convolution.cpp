@@ -33,11 +33,21 @@ Tensor converted(const Tensor& t, DType dtype) {
 }
 Tensor in_float32(const Tensor& t) { return converted(t, float32); }
 
+bool is_emulated(const Tensor& activation) {
+  return activation.dtype() == bfloat16 && onednn::emulates_bfloat16();
+}
+
 void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& options,
              const Tensor& y) {
   check_dtype(x);
   if (y.numel() == 0) return;
   if (winograd::is_faster(x, w, y, options) && winograd::forward(x, w, bias, options, y)) return;
+  if (is_emulated(x)) {
+    const Tensor wide_y = empty_like(y, float32),
+                 wide_bias = bias.defined() ? in_float32(bias) : Tensor();
+    forward(in_float32(x), in_float32(converted(w, bfloat16)), wide_bias, options, wide_y);
+    return table().elementwise.copy(wide_y, y);
+  }
   if (x.dtype() == float64 || !onednn::convolution_forward(x, w, bias, options, y))
     reference::convolution_forward(x, converted(w, x.dtype()), bias, options, y);
 }
@@ -48,8 +58,8 @@ void backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& option
   if (dx.numel() == 0) return;
   if (winograd::is_faster(dx, w, dy, options) && winograd::backward_input(dy, w, options, dx))
     return;
-  if (dy.dtype() == bfloat16 &&
-      (onednn::misreads_odd_channels(dy, w, options) || onednn::misreads_strided_groups(options))) {
+  if (dy.dtype() == bfloat16 && (is_emulated(dy) || onednn::misreads_odd_channels(dy, w, options) ||
+                                 onednn::misreads_strided_groups(options))) {
     const Tensor wide_dx = empty_like(dx, float32);
     backward_input(in_float32(dy), in_float32(converted(w, bfloat16)), options, wide_dx);
     return table().elementwise.copy(wide_dx, dx);
@@ -90,7 +100,7 @@ void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& optio
   if (!db.defined() && winograd::is_faster(x, dw, dy, options) &&
       winograd::backward_weight(x, dy, options, dw))
     return;
-  if (x.dtype() == bfloat16 && onednn::reads_unwritten_memory(x, options))
+  if (is_emulated(x) || (x.dtype() == bfloat16 && onednn::reads_unwritten_memory(x, options)))
     return backward_weight_in_float32(x, dy, options, dw, db);
   if (x.dtype() == float64 || !onednn::convolution_backward_weight(x, dy, options, dw, db))
     reference::convolution_backward_weight(x, dy, options, dw, db);

@@ -102,6 +102,20 @@ void multiply_copy(const Tensor& a, const Tensor& b, int d, const Epilogue& epil
   matmul(a, row_major_copy(b), epilogue, out);
 }
 
+// Multiplies bfloat16 numbers in float32 and rounds the result once.
+void multiply_in_float32(const Tensor& a, const Tensor& b, const Epilogue& epilogue,
+                         const Tensor& out) {
+  const auto wide = [](const Tensor& t) {
+    const Tensor copy = empty(t.shape(), {float32});
+    table().elementwise.copy(t, copy);
+    return copy;
+  };
+  const Tensor wide_out = empty(out.shape(), {float32}),
+               wide_bias = epilogue.bias.defined() ? wide(epilogue.bias) : Tensor();
+  matmul(wide(a), wide(b), {wide_bias, epilogue.activation}, wide_out);
+  table().elementwise.copy(wide_out, out);
+}
+
 }  // namespace
 
 void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out) {
@@ -109,6 +123,8 @@ void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Te
   if (out.numel() == 0 || small_matmul_of_level()(a, b, epilogue, out)) return;
   if (a.dtype() != float64)
     if (const auto d = repeated_by_both(a, b, out)) return multiply_copy(a, b, *d, epilogue, out);
+  if (a.dtype() == bfloat16 && onednn::emulates_bfloat16())
+    return multiply_in_float32(a, b, epilogue, out);
   if (a.dtype() == float64 || a.size(-1) == 0 || !multiply_by_onednn(a, b, epilogue.bias, out))
     return reference::matmul(a, b, epilogue, out);
   // oneDNN could apply relu as a post-op, but version 2.6.3 then turns NaN into 0, and a diverged

@@ -73,6 +73,12 @@ struct ConvDescs {
 
 // Returns whether oneDNN is older than `major`.`minor`. The version is that at run time: a shared
 // library may be newer than its header.
+// The instruction sets are sets of bits.
+bool has_isa(dnnl::cpu_isa isa) {
+  const int bits = static_cast<int>(isa);
+  return (static_cast<int>(dnnl::get_effective_cpu_isa()) & bits) == bits;
+}
+
 bool is_older_than(int major, int minor) {
   static const dnnl_version_t version = *dnnl_version();
   return version.major < major || (version.major == major && version.minor < minor);
@@ -172,9 +178,13 @@ bool convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOpt
 }
 
 bool has_amx() {
-  constexpr int amx = static_cast<int>(dnnl::cpu_isa::avx512_core_amx);
-  static const bool has = (static_cast<int>(dnnl::get_effective_cpu_isa()) & amx) == amx;
+  static const bool has = has_isa(dnnl::cpu_isa::avx512_core_amx);
   return has;
+}
+
+bool emulates_bfloat16() {
+  static const bool emulates = !has_isa(dnnl::cpu_isa::avx512_core_bf16);
+  return emulates;
 }
 
 bool misreads_strides() { return !is_older_than(3, 3); }

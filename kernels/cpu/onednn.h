@@ -30,6 +30,12 @@ bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& 
 /// times as fast as float32 ones instead of twice.
 bool has_amx();
 
+/// Returns whether this processor has no instructions that multiply bfloat16 numbers, as those with
+/// AVX-512 before 2020 and all with AVX2 alone. There oneDNN takes three to five times as long as
+/// in float32, or has no kernel, and version 2.6.3 returns NaN for a product of an odd number of
+/// columns whose last one is infinite.
+bool emulates_bfloat16();
+
 /// Returns whether matmul() may be wrong for a batch of several dimensions, for a row of gapped
 /// elements as `a`, and for a column of gapped elements as `out`. oneDNN 3.7.2 is, for about a
 /// tenth of such products, on a processor with AVX-512. Versions 2.6.3 and 3.2 are not; those

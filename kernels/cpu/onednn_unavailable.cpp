@@ -25,6 +25,7 @@ bool pooling_takes_layouts(const Tensor&, const Tensor&, const Tensor&) { return
 bool matmul(const Tensor&, const Tensor&, const Tensor&, const Tensor&) { return false; }
 
 bool has_amx() { return false; }
+bool emulates_bfloat16() { return false; }
 bool misreads_strides() { return false; }
 bool misreads_strided_groups(const ConvOptions&) { return false; }
 bool reads_unwritten_memory(const Tensor&, const ConvOptions&) { return false; }
