@@ -2,14 +2,15 @@
 # Counts the messages that the ranks of an all-reduce send to other hosts, with Open MPI's monitoring component, which
 # also sees the messages of MPI's own collectives. Hosts are emulated (TUTTI_RANKS_PER_HOST). Prints a table, for
 # docs/scaling.md too, and fails where a rank sends more than a small multiple of log2 of the number of hosts, or to
-# more peers, or where a rank of a full host carries more than its share of large data. Two runs with different numbers of collectives are subtracted, so that starting and exiting do not count.
+# more peers, or where a rank of a full host carries more than its share of large data. Two runs with different numbers
+# of collectives are subtracted, so that starting and exiting do not count.
 # Usage: count_messages.sh PROGRAM "RANKS:RANKS_PER_HOST ..." MPIRUN...
 set -euo pipefail
 program=$1 layouts=$2
 shift 2
 mpirun=("$@")
 
-if [[ $("${mpirun[0]}" --version 2>&1) != *"Open MPI"* ]] || ! command -v ompi_info > /dev/null ||
+if [[ $("${mpirun[0]}" --version 2>&1) == *HYDRA* ]] || ! command -v ompi_info > /dev/null ||
   ! ompi_info --param pml monitoring --level 9 | grep -q pml_monitoring_enable; then
   echo "count_messages: skipped, because this MPI has no pml_monitoring"
   exit 77
