@@ -62,7 +62,7 @@ ControlChannel::~ControlChannel() {
 
 int ControlChannel::send(int rank, std::shared_ptr<void> message, std::size_t bytes) {
   is_sent();
-  Sent& sent = sent_.emplace_back(std::move(message));
+  Sent& sent = sent_.emplace_back(Sent{.message = std::move(message)});
   return MPI_Isend(sent.message.get(), static_cast<int>(bytes), MPI_BYTE, rank, tag_, comm_,
                    &sent.request);
 }
