@@ -4,8 +4,8 @@
 # optim includes neither nn nor distributed; data includes core only. Process groups, their backends and the rendezvous
 # include core only. Inside distributed/ each file of this list includes only files to its left, and the backends see no
 # more than them:
-#   group_info, host_layout, flight_recorder, collective, data_flow, absence, flight_recorder_file, world,
-#   reduce, backend
+#   group_info, host_layout, flight_recorder, collective, reduce, data_flow, absence, flight_recorder_file, watcher,
+#   world, backend
 # Inside the library every project include is relative, so that an embedder's own folders can never be picked up.
 cmake_minimum_required(VERSION 3.24)
 set(allowed_core core)
@@ -15,7 +15,7 @@ set(allowed_distributed core kernels autograd distributed)
 set(allowed_nn core kernels autograd distributed nn)
 set(allowed_optim core kernels autograd optim)
 set(allowed_data core data)
-set(foundation group_info host_layout flight_recorder collective data_flow absence flight_recorder_file world reduce
+set(foundation group_info host_layout flight_recorder collective reduce data_flow absence flight_recorder_file watcher world
     backend)
 
 set(violations "")
