@@ -105,12 +105,12 @@ void multiply_copy(const Tensor& a, const Tensor& b, int d, const Epilogue& epil
 // Multiplies bfloat16 numbers in float32 and rounds the result once.
 void multiply_in_float32(const Tensor& a, const Tensor& b, const Epilogue& epilogue,
                          const Tensor& out) {
-  const auto wide = [](const Tensor& t) {
-    const Tensor copy = empty(t.shape(), {float32});
+  const auto wide = [](const Tensor& t) {  // in the same layout: a transposed weight stays so
+    const Tensor copy = empty_like(t, float32);
     table().elementwise.copy(t, copy);
     return copy;
   };
-  const Tensor wide_out = empty(out.shape(), {float32}),
+  const Tensor wide_out = empty_like(out, float32),
                wide_bias = epilogue.bias.defined() ? wide(epilogue.bias) : Tensor();
   matmul(wide(a), wide(b), {wide_bias, epilogue.activation}, wide_out);
   table().elementwise.copy(wide_out, out);

@@ -71,14 +71,14 @@ struct ConvDescs {
   }
 };
 
-// Returns whether oneDNN is older than `major`.`minor`. The version is that at run time: a shared
-// library may be newer than its header.
-// The instruction sets are sets of bits.
+// Returns whether oneDNN uses all instructions of `isa`, of which each is a bit.
 bool has_isa(dnnl::cpu_isa isa) {
   const int bits = static_cast<int>(isa);
   return (static_cast<int>(dnnl::get_effective_cpu_isa()) & bits) == bits;
 }
 
+// Returns whether oneDNN is older than `major`.`minor`. The version is that at run time: a shared
+// library may be newer than its header.
 bool is_older_than(int major, int minor) {
   static const dnnl_version_t version = *dnnl_version();
   return version.major < major || (version.major == major && version.minor < minor);

@@ -30,10 +30,10 @@ bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& 
 /// times as fast as float32 ones instead of twice.
 bool has_amx();
 
-/// Returns whether this processor has no instructions that multiply bfloat16 numbers, as those with
-/// AVX-512 before 2020 and all with AVX2 alone. There oneDNN takes three to five times as long as
-/// in float32, or has no kernel, and version 2.6.3 returns NaN for a product of an odd number of
-/// columns whose last one is infinite.
+/// Returns whether this processor has no instructions that multiply bfloat16 numbers. With AVX-512
+/// but without them (Skylake, Ice Lake; measured on Cascade Lake) oneDNN 2.6.3 takes three to five
+/// times as long as in float32, and returns NaN for a product of an odd number of columns whose
+/// last one is infinite. With AVX2 alone it has no kernel.
 bool emulates_bfloat16();
 
 /// Returns whether matmul() may be wrong for a batch of several dimensions, for a row of gapped
