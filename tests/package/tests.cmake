@@ -92,13 +92,15 @@ if(NOT TUTTI_SANITIZE)
   endif()
 
   # An installed shared library. Its build compiles the library a second time, which only a compiler cache makes quick.
-  # The cache knows the files by their relative paths, so that build folder must be as deep as this one.
+  # The cache knows the files by their relative paths, so that build folder must be as deep as this one, and must not
+  # mind the options that say of a shared library what is the default.
   if(TUTTI_CCACHE AND NOT BUILD_SHARED_LIBS)
     add_package_test(install_shared COMMAND ${CMAKE_COMMAND} -DSOURCE_DIR=${PROJECT_SOURCE_DIR}
                      -DBUILD_DIR=${PROJECT_BINARY_DIR}-shared -DPREFIX=${installed}/shared -DCOMPILER=${CMAKE_CXX_COMPILER}
                      -DNATIVE=${TUTTI_NATIVE} -DWERROR=${TUTTI_WERROR} -DMPI=${TUTTI_MPI} -DIMAGES=${TUTTI_IMAGES}
                      -P ${package}/install_shared.cmake)
-    set_tests_properties(package.install_shared PROPERTIES FIXTURES_SETUP installed_shared TIMEOUT 1800)
+    set_tests_properties(package.install_shared PROPERTIES FIXTURES_SETUP installed_shared TIMEOUT 1800 ENVIRONMENT
+                         "CCACHE_IGNOREOPTIONS=-fvisibility=default -fno-visibility-inlines-hidden")
     add_pkg_config_test(consume_shared_pkg_config ${installed}/shared installed_shared)
     add_package_test(consume_shared_program COMMAND ${CMAKE_COMMAND} -DPREFIX=${installed}/shared
                      -DPROJECT=${package}/program -DBUILD_DIR=${installed}/shared_program
