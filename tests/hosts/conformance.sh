@@ -6,8 +6,9 @@ here=$(dirname "$0")
 . "$here/job.sh"
 make_hosts 2
 # Left out is what has nothing to do with hosts and takes long: hundreds of groups that come and go, and the trainer.
-start_job "$2" "$(hosts 2x2)" -x TMPDIR="$2" -- "$1" --gtest_brief=1 \
+# Some 25 s, and 90 beside a build: ranks that wait for each other then wait for their core at every step.
+deadline=200 start_job "$2" "$(hosts 2x2)" -x TMPDIR="$2" -- "$1" --gtest_brief=1 \
   --gtest_filter='Mpi*-MpiTrainer.*:Mpi.AHundredGroupsLeaveNothingBehind:Mpi.WorldsThatFailComeAndGo'
-end_of_job 100
+end_of_job 210
 cat "$2/output"
 [ "$code" = 0 ] || fail "the tests ended with $code"
