@@ -40,12 +40,14 @@ void compare(const ProcessGroup& group, MPI_Comm comm, std::int64_t bytes) {
     ours.push_back(microseconds_of(group, calls, [&] { group.all_reduce(data).wait(); }));
     plain.push_back(microseconds_of(group, calls, [&] {
       MPI_Request request = MPI_REQUEST_NULL;
-      MPI_Iallreduce(MPI_IN_PLACE, values, static_cast<int>(bytes / 4), MPI_FLOAT, MPI_SUM, comm, &request);
+      MPI_Iallreduce(MPI_IN_PLACE, values, static_cast<int>(bytes / 4), MPI_FLOAT, MPI_SUM, comm,
+                     &request);
       MPI_Wait(&request, MPI_STATUS_IGNORE);
     }));
   }
   if (group.rank() == 0)
-    fmt::print("| {} | {:.1f} | {:.1f} | {:.2f} |\n", bytes, median(ours), median(plain), median(plain) / median(ours));
+    fmt::print("| {} | {:.1f} | {:.1f} | {:.2f} |\n", bytes, median(ours), median(plain),
+               median(plain) / median(ours));
 }
 
 }  // namespace
@@ -57,8 +59,10 @@ int main() {
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Comm_dup(MPI_COMM_WORLD, &comm);
   if (group.rank() == 0)
-    fmt::print("{} ranks\n\n| bytes | tutti us | MPI_Iallreduce us | its time over ours |\n| --- | --- | --- | --- |\n",
-               group.size());
+    fmt::print(
+        "{} ranks\n\n| bytes | tutti us | MPI_Iallreduce us | its time over ours |\n| --- | --- | "
+        "--- | --- |\n",
+        group.size());
   for (const std::int64_t bytes : benchmarks::sizes) benchmarks::compare(group, comm, bytes);
   MPI_Comm_free(&comm);
 }

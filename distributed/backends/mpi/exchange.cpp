@@ -48,7 +48,7 @@ void Exchange::post() {
     if (r != rank_) most = std::max(most, bytes_to_send(r));
   const bool in_slices = sliced && most > 0;
   const std::size_t message = header_bytes + most;
-  sending_.reset(new char[in_slices ? message * static_cast<std::size_t>(size_) : message]);
+  sending_ = message_memory(in_slices ? message * static_cast<std::size_t>(size_) : message);
   const auto fill = [&](char* to, std::size_t from) {
     std::memcpy(to, &own_fingerprint_, sizeof(own_fingerprint_));
     std::memset(to + sizeof(own_fingerprint_), 0, header_bytes - sizeof(own_fingerprint_));
@@ -71,7 +71,7 @@ void Exchange::post_receives() {
   const bool with_data = comms_->layout().is_one_host() || comms_->layout().is_leader();
   const auto size = static_cast<std::size_t>(size_);
   slot_bytes_ = header_bytes + (with_data ? limit_ : 0);
-  received_.reset(new char[slot_bytes_ * size]);  // uninitialised: most of it is never touched
+  received_ = message_memory(slot_bytes_ * size);  // most of it is never touched
   for (int r = 0; r < size_; ++r)
     if (r != rank_)
       check(MPI_Irecv(received_.get() + slot_bytes_ * static_cast<std::size_t>(r),
@@ -96,8 +96,8 @@ Exchange::~Exchange() {
     // MPI reports an error: the requests have not been cancelled.
   }
   // MPI may still read and write this memory.
-  never_free(std::shared_ptr<char[]>(std::move(received_)));
-  never_free(std::shared_ptr<char[]>(std::move(sending_)));
+  never_free(std::move(received_));
+  never_free(std::move(sending_));
 }
 
 bool Exchange::poll() {

@@ -69,7 +69,7 @@ class Exchange : public PendingMessages {
   std::size_t limit_;  // of the data that travels with a fingerprint
   bool has_data_;
   Fingerprint own_fingerprint_;
-  std::unique_ptr<char[]> sending_, received_;
+  std::shared_ptr<char[]> sending_, received_;
   std::size_t slot_bytes_ = 0;         // of one rank's message in received_
   std::vector<MPI_Request> requests_;  // receives by rank, then sends by rank; null for this rank
   bool complete_ = false;

@@ -161,4 +161,11 @@ PendingState Transfers::pending_state() const {
   return state;
 }
 
+std::shared_ptr<char[]> message_memory(std::size_t bytes) {
+  // The allocator keeps smaller blocks for ever, each for its own size.
+  if (bytes < 1 << 20) return std::shared_ptr<char[]>(new char[bytes]);
+  const auto storage = std::make_shared<Storage>(bytes, Device::cpu());
+  return {storage, static_cast<char*>(storage->data())};
+}
+
 }  // namespace tutti::distributed::mpi

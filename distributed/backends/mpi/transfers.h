@@ -60,19 +60,23 @@ class ControlChannel {
   std::vector<Sent> sent_;  // what MPI may still read
 };
 
+/// Returns uninitialised memory. Large blocks come from the allocator of tensors, which keeps their
+/// pages; the system would take those of a freed message back, and fill them anew for the next.
+std::shared_ptr<char[]> message_memory(std::size_t bytes);
+
 /// What MPI may read and write on behalf of a collective. It is never freed where a failure leaves
 /// messages under way.
 class CollectiveMemory {
  public:
   /// Returns uninitialised memory.
   char* allocate(std::size_t bytes) {
-    return buffers_.emplace_back(new char[std::max<std::size_t>(bytes, 1)]).get();
+    return buffers_.emplace_back(message_memory(std::max<std::size_t>(bytes, 1))).get();
   }
   /// Keeps the tensors of a call too.
   void keep_tensors(const Collective& call) { tensors_ = {call.input, call.output}; }
 
  private:
-  std::vector<std::unique_ptr<char[]>> buffers_;
+  std::vector<std::shared_ptr<char[]>> buffers_;
   std::vector<Tensor> tensors_;
 };
 
