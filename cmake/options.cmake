@@ -46,14 +46,15 @@ endif()
 
 # The library, the examples and the tests are compiled with these settings; projects that use the library are not.
 add_library(tutti_settings INTERFACE)
-target_compile_options(tutti_settings INTERFACE
-                       "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wno-sign-conversion>"
-                       $<$<COMPILE_LANGUAGE:CXX>:$<IF:$<BOOL:${TUTTI_WERROR}>,-Werror,-Wno-error>>)
 # A host project's wish that warnings are errors holds for its own sources: what an optimiser warns of in ours depends
 # on its version and on the host's options. tests/package/host.cmake checks that there is no warning.
 if(NOT PROJECT_IS_TOP_LEVEL)
   set(CMAKE_COMPILE_WARNING_AS_ERROR OFF)
+  target_compile_options(tutti_settings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-error>)
 endif()
+target_compile_options(tutti_settings INTERFACE
+                       "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wshadow;-Wconversion;-Wno-sign-conversion>"
+                       $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${TUTTI_WERROR}>>:-Werror>)
 # GCC 12 takes std::string's operator+ for a copy that overlaps (its bug 105651, mended in 13).
 target_compile_options(tutti_settings INTERFACE
                        $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
