@@ -162,7 +162,7 @@ PendingState Transfers::pending_state() const {
 }
 
 std::shared_ptr<char[]> message_memory(std::size_t bytes) {
-  // The allocator keeps smaller blocks for ever, each for its own size.
+  // The allocator never frees smaller blocks, and gives each to requests of one size alone.
   if (bytes < 1 << 20) return std::shared_ptr<char[]>(new char[bytes]);
   const auto storage = std::make_shared<Storage>(bytes, Device::cpu());
   return {storage, static_cast<char*>(storage->data())};
