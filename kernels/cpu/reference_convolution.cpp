@@ -27,6 +27,15 @@ struct PositionMap {
     }
     return in;
   }
+  // The outputs [begin, end) of a row of `outs` that see one of its `ins` inputs at kernel column
+  // k.
+  std::array<std::int64_t, 2> row(std::int64_t k, std::int64_t ins, std::int64_t outs) const {
+    const auto first_from = [&](std::int64_t in) {
+      const std::int64_t scaled = in + padding[2] - k * dilation[2];
+      return std::clamp<std::int64_t>((scaled + stride[2] - 1) / stride[2], 0, outs);
+    };
+    return {first_from(0), first_from(ins)};
+  }
   // The output position that sees input position `in` at kernel position `k`, where there is one.
   std::optional<SpatialDims> output(const SpatialDims& in, const SpatialDims& k,
                                     const SpatialDims& size) const {
@@ -71,6 +80,17 @@ double element_of(const Tensor& vector, std::int64_t i) {
   return value;
 }
 
+// Returns `sum` plus the products of two lines of `count` elements, added in order.
+template <class A, class B>
+double add_products(double sum, const A& a, std::int64_t a_stride, const B& b,
+                    std::int64_t b_stride, std::int64_t count) {
+  const A* left = &a;
+  const B* right = &b;
+  for (std::int64_t i = 0; i < count; ++i)
+    sum += static_cast<double>(left[i * a_stride]) * static_cast<double>(right[i * b_stride]);
+  return sum;
+}
+
 // Writes sum(a, b, position) to each element of `to`, a tensor (A, B, ...), where all sums together
 // take `multiplications`.
 template <class T, class Sum>
@@ -107,11 +127,9 @@ void convolution_forward(const Tensor& x_tensor, const Tensor& w_tensor, const T
               const std::int64_t first = o / per_group * ins;
               double sum = bias.defined() ? element_of(bias, o) : 0;
               for_each_position(w.size, [&](const SpatialDims& k) {
-                const auto in = positions.input(out, k, x.size);
-                if (!in) return;
-                for (std::int64_t c = 0; c < ins; ++c)
-                  sum += static_cast<double>(x.at(n, first + c, *in)) *
-                         static_cast<double>(w.at(o, c, k));
+                if (const auto in = positions.input(out, k, x.size))
+                  sum = add_products(sum, x.at(n, first, *in), x.channel_stride, w.at(o, 0, k),
+                                     w.channel_stride, ins);
               });
               return sum;
             });
@@ -131,11 +149,9 @@ void convolution_backward_input(const Tensor& dy_tensor, const Tensor& w_tensor,
               const std::int64_t first = c / per_group * outs;
               double sum = 0;
               for_each_position(w.size, [&](const SpatialDims& k) {
-                const auto out = positions.output(in, k, dy.size);
-                if (!out) return;
-                for (std::int64_t o = 0; o < outs; ++o)
-                  sum += static_cast<double>(dy.at(n, first + o, *out)) *
-                         static_cast<double>(w.at(first + o, c % per_group, k));
+                if (const auto out = positions.output(in, k, dy.size))
+                  sum = add_products(sum, dy.at(n, first, *out), dy.channel_stride,
+                                     w.at(first, c % per_group, k), w.batch_stride, outs);
               });
               return sum;
             });
@@ -149,16 +165,20 @@ void convolution_backward_weight(const Tensor& x_tensor, const Tensor& dy_tensor
     const SpatialView<T> x(x_tensor), dy(dy_tensor);
     const PositionMap positions(options);
     const std::int64_t batch = x_tensor.shape()[0], outs = dw_tensor.shape()[0],
-                       ins = dw_tensor.shape()[1], per_group = outs / options.groups;
+                       ins = dw_tensor.shape()[1], per_group = outs / options.groups,
+                       x_step = positions.stride[2] * x.stride[2];
     fill<W>(dw_tensor, multiplications(dy_tensor, dw_tensor),
             [&](std::int64_t o, std::int64_t c, const SpatialDims& k) {
               const std::int64_t channel = o / per_group * ins + c;
+              const auto [begin, end] = positions.row(k[2], x.size[2], dy.size[2]);
               double sum = 0;
               for (std::int64_t n = 0; n < batch; ++n)
-                for_each_position(dy.size, [&](const SpatialDims& out) {
-                  if (const auto in = positions.input(out, k, x.size))
-                    sum += static_cast<double>(x.at(n, channel, *in)) *
-                           static_cast<double>(dy.at(n, o, out));
+                for_each_position({dy.size[0], dy.size[1], 1}, [&](const SpatialDims& row) {
+                  const SpatialDims out{row[0], row[1], begin};
+                  const auto in = positions.input(out, k, x.size);
+                  if (begin < end && in)
+                    sum = add_products(sum, x.at(n, channel, *in), x_step, dy.at(n, o, out),
+                                       dy.stride[2], end - begin);
                 });
               return sum;
             });
