@@ -1,6 +1,7 @@
 #include "reference.h"
 
 #include "../../core/parallel.h"
+#include "../pooling_windows.h"
 #include "spatial.h"
 
 #include <algorithm>
@@ -27,9 +28,8 @@ struct PositionMap {
     }
     return in;
   }
-  // The outputs [begin, end) of a row of `outs` that see one of its `ins` inputs at kernel column
-  // k.
-  std::array<std::int64_t, 2> row(std::int64_t k, std::int64_t ins, std::int64_t outs) const {
+  // The outputs of a row of `outs` that see one of its `ins` inputs at kernel column k.
+  PositionRange<std::int64_t> row(std::int64_t k, std::int64_t ins, std::int64_t outs) const {
     const auto first_from = [&](std::int64_t in) {
       const std::int64_t scaled = in + padding[2] - k * dilation[2];
       return std::clamp<std::int64_t>((scaled + stride[2] - 1) / stride[2], 0, outs);
@@ -170,15 +170,15 @@ void convolution_backward_weight(const Tensor& x_tensor, const Tensor& dy_tensor
     fill<W>(dw_tensor, multiplications(dy_tensor, dw_tensor),
             [&](std::int64_t o, std::int64_t c, const SpatialDims& k) {
               const std::int64_t channel = o / per_group * ins + c;
-              const auto [begin, end] = positions.row(k[2], x.size[2], dy.size[2]);
+              const auto columns = positions.row(k[2], x.size[2], dy.size[2]);
               double sum = 0;
               for (std::int64_t n = 0; n < batch; ++n)
                 for_each_position({dy.size[0], dy.size[1], 1}, [&](const SpatialDims& row) {
-                  const SpatialDims out{row[0], row[1], begin};
+                  const SpatialDims out{row[0], row[1], columns.begin};
                   const auto in = positions.input(out, k, x.size);
-                  if (begin < end && in)
+                  if (columns.begin < columns.end && in)
                     sum = add_products(sum, x.at(n, channel, *in), x_step, dy.at(n, o, out),
-                                       dy.stride[2], end - begin);
+                                       dy.stride[2], columns.end - columns.begin);
                 });
               return sum;
             });
