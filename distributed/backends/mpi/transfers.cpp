@@ -5,6 +5,9 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
 #include <thread>
 
 namespace tutti::distributed::mpi {
@@ -20,6 +23,19 @@ using namespace std::chrono_literals;
 // before the next: who waits for what a rank of its host gives, host 0, which asks all hosts, the
 // other hosts, who waits for what a rank of its host has got from others.
 constexpr auto before_asking_other_hosts = 3s, for_others_to_name = 10s;
+
+// Memory for messages of a medium size. One that MPI may still write after a failure stays in use.
+struct KeptBlock {
+  std::atomic<bool> is_used = false;
+  std::unique_ptr<char[]> data = {};
+};
+using KeptBlocks = std::array<KeptBlock, 3>;  // as many as a collective has of one size
+
+// Returns the blocks of 2^log_size bytes. They live as long as messages at the exit.
+KeptBlocks& kept_blocks(std::size_t log_size) {
+  static auto& all = *new std::array<KeptBlocks, 21>;
+  return all[log_size];
+}
 
 }  // namespace
 
@@ -162,10 +178,19 @@ PendingState Transfers::pending_state() const {
 }
 
 std::shared_ptr<char[]> message_memory(std::size_t bytes) {
-  // The allocator never frees smaller blocks, and gives each to requests of one size alone.
-  if (bytes < 1 << 20) return std::shared_ptr<char[]>(new char[bytes]);
-  const auto storage = std::make_shared<Storage>(bytes, Device::cpu());
-  return {storage, static_cast<char*>(storage->data())};
+  if (bytes >= 1 << 20) {
+    const auto storage = std::make_shared<Storage>(bytes, Device::cpu());
+    return {storage, static_cast<char*>(storage->data())};
+  }
+  // The allocator would never give back smaller blocks, however many a failure has piled up.
+  if (bytes >= 1 << 14)
+    for (KeptBlock& block : kept_blocks(std::bit_width(bytes - 1)))
+      if (!block.is_used.exchange(true, std::memory_order_acquire)) {
+        if (!block.data) block.data.reset(new char[std::bit_ceil(bytes)]);
+        return {block.data.get(),
+                [&block](char*) { block.is_used.store(false, std::memory_order_release); }};
+      }
+  return std::shared_ptr<char[]>(new char[bytes]);
 }
 
 }  // namespace tutti::distributed::mpi

@@ -61,7 +61,8 @@ class ControlChannel {
 };
 
 /// Returns uninitialised memory. Large blocks come from the allocator of tensors, which keeps their
-/// pages; the system would take those of a freed message back, and fill them anew for the next.
+/// pages, and a few from 16 KiB on are kept here; the system would take the pages of a freed
+/// message back, and fill them anew for the next.
 std::shared_ptr<char[]> message_memory(std::size_t bytes);
 
 /// What MPI may read and write on behalf of a collective. It is never freed where a failure leaves
