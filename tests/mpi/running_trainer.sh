@@ -8,13 +8,16 @@ fail() {
   exit 1
 }
 
-# start FOLDER LOG [FLAG...]: starts the trainer in the background on $ranks processes. Each leaves its id in the folder
-# and becomes the trainer.
+# start FOLDER LOG [FLAG...]: starts the trainer in the background on $ranks processes. Each leaves its id in the file
+# $process and becomes the trainer, or does what else `become` says.
+# shellcheck disable=SC2016
+as_itself='echo $$ > "$process"; exec "$@"'
+become=$as_itself
 start() {
   count_rows "$1"
   rm -f "$folder"/process.*
   # shellcheck disable=SC2016
-  "${mpirun[@]}" -n "${ranks:-2}" sh -c 'echo $$ > "$0/process.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}"; exec "$@"' "$folder" "$trainer" \
+  "${mpirun[@]}" -n "${ranks:-2}" sh -c 'process=$0/process.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; '"$become" "$folder" "$trainer" \
     "${arguments[@]}" --out "$folder/$1" "${@:3}" > "$folder/$2.log" 2>&1 &
   job=$!
 }

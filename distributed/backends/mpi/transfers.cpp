@@ -29,7 +29,7 @@ struct KeptBlock {
   std::atomic<bool> is_used = false;
   std::unique_ptr<char[]> data = {};
 };
-using KeptBlocks = std::array<KeptBlock, 3>;  // as many as a collective has of one size
+using KeptBlocks = std::array<KeptBlock, 3>;  // few of a size, because they are never freed
 
 // Returns the blocks of 2^log_size bytes. They live as long as messages at the exit.
 KeptBlocks& kept_blocks(std::size_t log_size) {
@@ -182,7 +182,7 @@ std::shared_ptr<char[]> message_memory(std::size_t bytes) {
     const auto storage = std::make_shared<Storage>(bytes, Device::cpu());
     return {storage, static_cast<char*>(storage->data())};
   }
-  // The allocator would never give back smaller blocks, however many a failure has piled up.
+  // The allocator would never give back smaller blocks, however many were in use at once.
   if (bytes >= 1 << 14)
     for (KeptBlock& block : kept_blocks(std::bit_width(bytes - 1)))
       if (!block.is_used.exchange(true, std::memory_order_acquire)) {
