@@ -5,7 +5,7 @@
 # call it.
 set -euo pipefail
 
-packages=(g++ cmake ninja-build libdnnl-dev libopenmpi-dev openmpi-bin libfmt-dev nlohmann-json3-dev libssl-dev
+packages=(g++ cmake ninja-build libdnnl-dev libopenmpi-dev openmpi-bin libfmt-dev nlohmann-json3-dev
           libcli11-dev libgtest-dev libboost-context-dev zlib1g-dev libzstd-dev libjpeg-dev
           libpng-dev iproute2 util-linux python3)
 [ $# -gt 0 ] && packages=("$@")

@@ -15,31 +15,18 @@ namespace {
 
 class BackwardPass;
 
-// The outermost backward that runs on a thread. A recomputation runs a backward within it.
-struct OutermostBackward {
+// The backward that runs on a thread.
+struct RunningBackward {
   std::uint64_t id = 0;
-  int depth = 0;
-  std::vector<std::function<void()>> callbacks;
+  std::vector<std::function<void()>> callbacks = {};
   Tensor newest_parameter = {};  // of those that have no hook
-  const BackwardPass* pass = nullptr;
+  BackwardPass* pass = nullptr;
 };
-thread_local OutermostBackward outermost;
+thread_local RunningBackward* running = nullptr;
 thread_local std::uint64_t backward_count = 0;
+BackwardPass* current_pass() { return running ? running->pass : nullptr; }
 // The name of the operation whose backward runs, for errors.
 thread_local const std::string* operation = nullptr;
-
-class DepthScope {
- public:
-  DepthScope() {
-    if (outermost.depth++ == 0) outermost.id = ++backward_count;
-  }
-  ~DepthScope() {
-    if (--outermost.depth == 0) outermost = {};
-  }
-  DepthScope(const DepthScope&) = delete;
-  DepthScope& operator=(const DepthScope&) = delete;
-  bool is_outermost() const { return outermost.depth == 1; }
-};
 
 // The sum of the gradients that have arrived for one tensor. A gradient is added in place only if
 // no other handle of the sum exists: the backward of an addition passes one tensor on to both
@@ -55,21 +42,11 @@ class GradientSum {
     if (!(sum_.is_exclusive() && sum_.is_dense())) sum_ = sum_.clone();
     sum_.add_(gradient);
   }
-  // Keeps the last gradient apart from the sum of the others, if a kernel can read both alike.
-  void add_as_part(const Tensor& gradient) {
-    if (!gradient.defined()) return;
-    add(take_second_part());
-    const bool fits = sum_.defined() && sum_.is_dense() && gradient.strides() == sum_.strides() &&
-                      gradient.device() == sum_.device();
-    if (fits) second_ = gradient;
-    else add(gradient);
-  }
   Tensor take() { return std::move(sum_); }
-  Tensor take_second_part() { return std::move(second_); }
   bool is_empty() const { return !sum_.defined(); }
 
  private:
-  Tensor sum_, second_;
+  Tensor sum_;
 };
 
 struct LeafState {
@@ -124,7 +101,7 @@ void accumulate(const Tensor& leaf, Tensor gradient) {
     meta.hooks[i].function(meta.grad);
   }
   meta.grad = widened(meta.grad, leaf.dtype());
-  Tensor& newest = outermost.newest_parameter;
+  Tensor& newest = running->newest_parameter;
   if (meta.hooks.empty() &&
       meta.parameter_number > (newest.defined() ? newest.meta()->parameter_number : 0))
     newest = leaf;
@@ -134,7 +111,7 @@ void accumulate(const Tensor& leaf, Tensor gradient) {
 class BackwardPass {
  public:
   BackwardPass(const std::shared_ptr<Node>& root, const Tensor& gradient, bool retain_graph)
-      : retain_graph_(retain_graph) {
+      : root_(root), retain_graph_(retain_graph) {
     collect_nodes(root.get());
     gradients_[root.get()].add(gradient);
   }
@@ -142,7 +119,6 @@ class BackwardPass {
   void run();
   void defer(std::function<std::vector<Tensor>()> rest) { rest_ = std::move(rest); }
   void compute_deferred_gradients();
-  Tensor take_second_part() { return std::move(second_part_); }
   bool retains_graph() const { return retain_graph_; }
   std::vector<Tensor> leaves_reached_alone(const void* group) const;
 
@@ -159,21 +135,17 @@ class BackwardPass {
   std::vector<Tensor> apply(Node& node, Tensor gradient);
   void deliver(const Node& node, std::size_t i, Tensor gradient);
 
+  std::shared_ptr<Node> root_;  // keeps the graph alive
   bool retain_graph_;
   std::function<std::vector<Tensor>()>
       rest_;  // the function that the running closure passed to defer_gradients
   Deferred deferred_;
-  Tensor second_part_;  // of the gradient of the node whose closure runs
   std::vector<Node*> order_;
   std::unordered_map<Node*, GradientSum> gradients_;
   std::unordered_map<const void*, LeafState> leaves_;
 };
 
-thread_local BackwardPass* current_pass = nullptr;
-
 void BackwardPass::run() {
-  const ScopedValue pass(current_pass, this);
-  const ScopedValue first(outermost.pass, outermost.pass ? outermost.pass : this);
   for (Node* node : order_) visit(*node);
   compute_deferred_gradients();
 }
@@ -208,9 +180,7 @@ void BackwardPass::collect_nodes(Node* root) {
 std::vector<Tensor> BackwardPass::leaves_reached_alone(const void* group) const {
   std::vector<Tensor> leaves;
   for (const Node* node : order_)
-    if (node->runs_backward ||
-        (node->waits_for_group && (!group || node->waits_for_group == group)))
-      return leaves;
+    if (node->waits_for_group && (!group || node->waits_for_group == group)) return leaves;
   for (const auto& [id, state] : leaves_) leaves.push_back(state.leaf);
   return leaves;
 }
@@ -220,7 +190,6 @@ void BackwardPass::visit(Node& node) {
   Tensor gradient;
   if (const auto found = gradients_.find(&node); found != gradients_.end()) {
     gradient = found->second.take();
-    second_part_ = found->second.take_second_part();
     gradients_.erase(found);
   }
   std::vector<Tensor> gradients(node.edges.size());
@@ -256,9 +225,6 @@ std::vector<Tensor> BackwardPass::apply(Node& node, Tensor gradient) {
     node.backward = nullptr;  // frees what it saved as early as possible
     node.freed = true;
   }
-  if (take_second_part().defined())
-    fail<Error>("backward of '{}': it never called take_second_part(), for which it was marked",
-                node.name);
   expect_one_gradient_per_input(node, gradients);
   return gradients;
 }
@@ -270,9 +236,7 @@ void BackwardPass::deliver(const Node& node, std::size_t i, Tensor gradient) {
   if (!edge.node && !edge.leaf.defined()) return;
   expect_like_input(node, i, gradient);
   if (edge.node) {
-    GradientSum& sum = gradients_[edge.node.get()];
-    gradient = widened(gradient, node.dtypes[i]);
-    edge.node->takes_two_parts ? sum.add_as_part(gradient) : sum.add(gradient);
+    gradients_[edge.node.get()].add(widened(gradient, node.dtypes[i]));
     return;
   }
   LeafState& state = leaves_[edge.leaf.id()];
@@ -322,53 +286,54 @@ void backward(const Tensor& root, const Tensor& gradient, bool retain_graph) {
     fail<Error>(
         "backward: the tensor does not require grad: nothing it was computed from did, or it was "
         "computed under NoGrad or by a backward (there is no double backward)");
+  if (running)
+    fail<Error>("backward: called inside of the backward of '{}'; call it before or after that",
+                current_operation());
   const Tensor initial = initial_gradient(root, gradient);
   const trace::Span span("backward");
   const NoGrad no_grad;
-  const DepthScope depth;
-  BackwardPass(node_of(root), initial, retain_graph).run();
-  if (!depth.is_outermost()) return;
+  RunningBackward now{.id = ++backward_count};
+  const ScopedValue scope(running, &now);
+  {
+    BackwardPass pass(node_of(root), initial, retain_graph);
+    now.pass = &pass;
+    pass.run();
+    now.pass = nullptr;
+  }
   // A callback may add another one.
-  for (std::size_t i = 0; i < outermost.callbacks.size(); ++i)
-    std::function<void()>(outermost.callbacks[i])();
+  for (std::size_t i = 0; i < now.callbacks.size(); ++i) std::function<void()>(now.callbacks[i])();
 }
 
 void at_end_of_backward(std::function<void()> callback) {
-  if (outermost.depth == 0)
-    fail<Error>("at_end_of_backward: no backward is running on this thread");
-  outermost.callbacks.push_back(std::move(callback));
+  if (!running) fail<Error>("at_end_of_backward: no backward is running on this thread");
+  running->callbacks.push_back(std::move(callback));
 }
 
-std::uint64_t current_backward() { return outermost.id; }
+std::uint64_t current_backward() { return running ? running->id : 0; }
 
 std::uint64_t backwards_begun() { return backward_count; }
 
 std::vector<Tensor> leaves_reached_alone(const void* group) {
-  return outermost.pass ? outermost.pass->leaves_reached_alone(group) : std::vector<Tensor>();
+  BackwardPass* const pass = current_pass();
+  return pass ? pass->leaves_reached_alone(group) : std::vector<Tensor>();
 }
 
-const Tensor& newest_parameter_without_hook() { return outermost.newest_parameter; }
+Tensor newest_parameter_without_hook() { return running ? running->newest_parameter : Tensor(); }
 
 void defer_gradients(std::function<std::vector<Tensor>()> rest) {
-  if (!current_pass) fail<Error>("defer_gradients: no backward is running on this thread");
-  current_pass->defer(std::move(rest));
+  if (!current_pass()) fail<Error>("defer_gradients: no backward is running on this thread");
+  current_pass()->defer(std::move(rest));
 }
 
 void compute_deferred_gradients() {
-  if (current_pass) current_pass->compute_deferred_gradients();
+  if (BackwardPass* const pass = current_pass()) pass->compute_deferred_gradients();
 }
 
-bool frees_saved_tensors() { return current_pass && !current_pass->retains_graph(); }
+bool frees_saved_tensors() { return current_pass() && !current_pass()->retains_graph(); }
 
 void mark_waits_for_ranks(const Tensor& output, const void* group) {
   if (output.meta() && output.meta()->node) output.meta()->node->waits_for_group = group;
 }
-
-void mark_takes_two_parts(const Tensor& output) {
-  if (output.meta() && output.meta()->node) output.meta()->node->takes_two_parts = true;
-}
-
-Tensor take_second_part() { return current_pass ? current_pass->take_second_part() : Tensor(); }
 
 const std::string& current_operation() {
   static const auto& none = *new std::string;  // threads may outlive static objects

@@ -8,30 +8,29 @@
 
 namespace tutti::autograd {
 
-/// Implements Tensor::backward. Operations are visited by descending sequence number, so in the
-/// same order on every rank that ran the same forward. A leaf's gradient is complete, and its hooks
-/// run, as soon as its last use has been visited.
+/// Implements Tensor::backward. Throws an Error inside of another backward. Operations are visited
+/// by descending sequence number, so in the same order on every rank that ran the same forward. A
+/// leaf's gradient is complete, and its hooks run, as soon as its last use has been visited.
 void backward(const Tensor& root, const Tensor& gradient, bool retain_graph);
 
-/// Runs `callback` at the end of the thread's outermost backward, before that returns. If that
-/// backward throws, the callback is dropped. Throws an Error outside of a backward. DataParallel
+/// Runs `callback` at the end of the thread's backward, before that returns. If that backward
+/// throws, the callback is dropped. Throws an Error outside of a backward. DataParallel
 /// finishes its buckets in such a callback.
 void at_end_of_backward(std::function<void()> callback);
 
-/// Returns a number that identifies the thread's outermost backward; 0 outside of one.
+/// Returns a number that identifies the backward that runs on this thread; 0 outside of one.
 std::uint64_t current_backward();
 
-/// Returns how many outermost backwards this thread has begun. Inside of one, this is its number.
+/// Returns how many backwards this thread has begun. Inside of one, this is its number.
 std::uint64_t backwards_begun();
 
-/// Returns the leaves that the thread's outermost backward will reach, as its graph shows before
-/// the first operation runs. Returns none where an operation in the graph waits for ranks of
-/// `group` (null stands for any group), or where operations that are not recorded yet may: those of
-/// a recomputation.
+/// Returns the leaves that the thread's backward will reach, as its graph shows before the first
+/// operation runs. Returns none where an operation in the graph waits for ranks of `group` (null
+/// stands for any group).
 std::vector<Tensor> leaves_reached_alone(const void* group);
 
 /// Returns the module's parameter with the highest parameter_number of those without a hook that
-/// have received a gradient in the thread's outermost backward; undefined for none.
-const Tensor& newest_parameter_without_hook();
+/// have received a gradient in the thread's backward; undefined for none.
+Tensor newest_parameter_without_hook();
 
 }  // namespace tutti::autograd

@@ -43,10 +43,6 @@ Tensor square(const Tensor& x);  ///< x * x
 Tensor sin(const Tensor& x);     ///< the sine
 Tensor cos(const Tensor& x);     ///< the cosine
 Tensor tanh(const Tensor& x);    ///< the hyperbolic tangent
-/// Returns x sigmoid(x) (Elfwing, Uchibe and Doya, 2017), also called Swish.
-Tensor silu(const Tensor& x);
-/// Returns x min(max(x + 3, 0), 6) / 6 (Howard et al., "Searching for MobileNetV3", 2019).
-Tensor hardswish(const Tensor& x);
 /// Returns x where it is above 0 and slope x elsewhere.
 Tensor leaky_relu(const Tensor& x, double slope = 0.01);
 Tensor sigmoid(const Tensor& x);  ///< 1 / (1 + exp(-x))
@@ -55,7 +51,6 @@ Tensor floor(const Tensor& x);  ///< the largest whole number that is not above 
 Tensor ceil(const Tensor& x);   ///< the smallest whole number that is not below x; gradient 0
 Tensor round(const Tensor& x);  ///< the nearest whole number, an even one of two; gradient 0
 Tensor relu(const Tensor& x);   ///< max(x, 0); NaN stays NaN and passes the gradient
-Tensor gelu(const Tensor& x);   ///< 0.5 x (1 + erf(x / sqrt(2))), not the tanh approximation
 
 // ---- Choices between two tensors, or a tensor and numbers.
 
@@ -67,16 +62,18 @@ Tensor minimum(const Tensor& a, const Tensor& b);
 /// Returns the element, or the bound that it exceeds; NaN stays NaN. Without a value, a bound does
 /// not exist; above a smaller `max`, `min` has no effect. The gradient passes between the bounds
 /// and where the element is NaN, not at the bounds themselves. Throws a ValueError if both are
-/// absent, and a DTypeError for a bound with a fraction if `x` holds integers.
+/// absent, and a DTypeError if `x` holds integers and a bound has a fraction or would give a result
+/// that is no element of the dtype, such as a `min` of 300 for uint8.
 Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> max);
 /// Returns a where the bool tensor `condition` is true and b elsewhere; all three broadcast.
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 /// Returns `value` where the bool tensor `mask` is true and x elsewhere; both tensors broadcast. No
-/// gradient flows to the elements that are replaced. Throws a DTypeError for a value with a
-/// fraction if `x` holds integers.
+/// gradient flows to the elements that are replaced. Throws a DTypeError if `x` holds integers and
+/// the value has a fraction or is outside the dtype.
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
 
-// ---- Comparisons. They return bool tensors, without a gradient.
+// ---- Comparisons. They return bool tensors, without a gradient. Integers compare exactly with
+// numbers of any size.
 
 Tensor eq(const Tensor& a, const Tensor& b);  ///< a == b
 /// @overload
@@ -96,6 +93,20 @@ Tensor gt(const Tensor& a, double b);
 Tensor ge(const Tensor& a, const Tensor& b);  ///< a >= b
 /// @overload
 Tensor ge(const Tensor& a, double b);
+
+// A number stands on the right: x > 0.
+inline Tensor operator==(const Tensor& a, const Tensor& b) { return eq(a, b); }
+inline Tensor operator==(const Tensor& a, double b) { return eq(a, b); }
+inline Tensor operator!=(const Tensor& a, const Tensor& b) { return ne(a, b); }
+inline Tensor operator!=(const Tensor& a, double b) { return ne(a, b); }
+inline Tensor operator<(const Tensor& a, const Tensor& b) { return lt(a, b); }
+inline Tensor operator<(const Tensor& a, double b) { return lt(a, b); }
+inline Tensor operator<=(const Tensor& a, const Tensor& b) { return le(a, b); }
+inline Tensor operator<=(const Tensor& a, double b) { return le(a, b); }
+inline Tensor operator>(const Tensor& a, const Tensor& b) { return gt(a, b); }
+inline Tensor operator>(const Tensor& a, double b) { return gt(a, b); }
+inline Tensor operator>=(const Tensor& a, const Tensor& b) { return ge(a, b); }
+inline Tensor operator>=(const Tensor& a, double b) { return ge(a, b); }
 
 // ---- Logic on bool tensors. A DTypeError for any other dtype.
 
@@ -153,9 +164,6 @@ Tensor all(const Tensor& x);
 /// @overload
 Tensor all(const Tensor& x, const Dims& dims, bool keepdim = false);
 
-/// Returns the sums of the elements up to each one along `dim`; bool and uint8 sum to int64. Sums
-/// are taken pairwise, in about log2(size) passes that backward repeats.
-Tensor cumsum(const Tensor& x, std::int64_t dim);
 /// Returns the int64 index of the first largest element along `dim`, without a gradient.
 Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim = false);
 /// Returns the row-major index of the first largest element of the whole tensor, of shape ().

@@ -4,6 +4,7 @@
 #include "operation.h"
 #include "record.h"
 
+#include <algorithm>
 #include <optional>
 
 namespace tutti {
@@ -38,7 +39,14 @@ Tensor compare(Binary op, const char* name, const Tensor& a, const Tensor& b) {
   return compute(op, name, a, b, boolean);
 }
 Tensor compare(Binary op, const char* name, const Tensor& a, double b) {
-  return compute(op, name, a, b, false, boolean);
+  const autograd::DTypeRange range(is_floating(a.dtype()) ? a.dtype() : int64);
+  const bool is_above = b > range.most, is_below = b < range.least;
+  if (!is_above && !is_below) return compute(op, name, a, b, false, boolean);
+  // All integers are on one side of the number.
+  const bool is_true = op == Binary::not_equal ||
+                       op == (is_above ? Binary::less : Binary::greater) ||
+                       op == (is_above ? Binary::less_equal : Binary::greater_equal);
+  return empty_like(a, boolean).fill_(is_true);
 }
 
 const Tensor& expect_bool(const char* op, const Tensor& x) {
@@ -174,6 +182,12 @@ Tensor minimum(const Tensor& a, const Tensor& b) {
 
 Tensor clamp(const Tensor& x, std::optional<double> min, std::optional<double> max) {
   if (!min && !max) fail<ValueError>("clamp: expected a smallest or a largest value, got neither");
+  // A bound that all numbers of the dtype keep has no effect, and each of the others is an element.
+  const autograd::DTypeRange range(x.dtype());
+  if (min) min = std::max(*min, range.least);
+  if (max) max = std::min(*max, range.most);
+  for (const std::optional<double> bound : {min, max})
+    if (bound) autograd::expect_element_fits("clamp", x, *bound);
   Tensor y = x.detach();
   if (min) y = compute(Binary::maximum, "clamp", y, *min);
   if (max) y = compute(Binary::minimum, "clamp", y, *max);
@@ -209,7 +223,7 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   expect_bool("masked_fill", mask);
   autograd::expect_same_device("masked_fill", x, mask);
-  autograd::expect_number_fits("masked_fill", x, value);
+  autograd::expect_element_fits("masked_fill", x, value);
   return where(mask, full({}, value, {x.dtype(), x.device()}), x);
 }
 

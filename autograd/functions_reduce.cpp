@@ -175,17 +175,6 @@ Tensor all(const Tensor& x, const Dims& dims, bool keepdim) {
   return eq(sum(eq(x, 0), dims, keepdim), 0);
 }
 
-Tensor cumsum(const Tensor& x, std::int64_t dim) {
-  if (x.rank() == 0) return cumsum(x.reshape({1}), dim).reshape({});
-  const int d = normalize_dim(dim, x.rank(), "cumsum");
-  const std::int64_t size = x.shape()[d];
-  Tensor y = is_floating(x.dtype()) ? x : x.to(int64);
-  // After each pass, y holds the sums of the last 2 * step elements (Hillis and Steele, 1986).
-  for (std::int64_t step = 1; step < size; step *= 2)
-    y = cat({y.slice(d, 0, step), y.slice(d, step, size) + y.slice(d, 0, size - step)}, d);
-  return y;
-}
-
 Tensor argmax(const Tensor& x, std::int64_t dim, bool keepdim) {
   if (x.rank() == 0) return argmax(x.detach().reshape({1}), dim);
   const int d = normalize_dim(dim, x.rank(), "argmax");

@@ -24,14 +24,11 @@ Tensor step_function(Unary op, const char* name, const Tensor& x) {
   return record(name, compute(op, name, x), {x}, [](const Tensor& g) { return zeros_like(g); });
 }
 
-// What the gradient of an activation is computed from.
-enum class Saves { input, output };
-
-// Computes an activation. `grad` computes its gradient from the incoming one and the saved tensor;
+// Computes an activation. `grad` computes its gradient from the incoming one and the output;
 // it overwrites the incoming one if no other handle or view of that exists.
-Tensor activation(Unary op, Binary grad, Saves saves, const char* name, const Tensor& x) {
+Tensor activation(Unary op, Binary grad, const char* name, const Tensor& x) {
   const Tensor y = compute(op, name, x);
-  return record(name, y, {x}, [grad, s = Saved(saves == Saves::input ? x : y)](const Tensor& g) {
+  return record(name, y, {x}, [grad, s = Saved(y)](const Tensor& g) {
     const Tensor out = autograd::gradient_buffer(g, s);
     kernels::on(g.device()).elementwise.binary(grad, g, s, out);
     return out;
@@ -92,24 +89,11 @@ Tensor cos(const Tensor& x) {
                 [saved = Saved(x)](const Tensor& g) { return -(g * sin(saved)); });
 }
 
-Tensor tanh(const Tensor& x) {
-  return activation(Unary::tanh, Binary::tanh_grad, Saves::output, "tanh", x);
-}
+Tensor tanh(const Tensor& x) { return activation(Unary::tanh, Binary::tanh_grad, "tanh", x); }
 Tensor sigmoid(const Tensor& x) {
-  return activation(Unary::sigmoid, Binary::sigmoid_grad, Saves::output, "sigmoid", x);
+  return activation(Unary::sigmoid, Binary::sigmoid_grad, "sigmoid", x);
 }
-Tensor relu(const Tensor& x) {
-  return activation(Unary::relu, Binary::relu_grad, Saves::output, "relu", x);
-}
-Tensor gelu(const Tensor& x) {
-  return activation(Unary::gelu, Binary::gelu_grad, Saves::input, "gelu", x);
-}
-Tensor silu(const Tensor& x) {
-  return activation(Unary::silu, Binary::silu_grad, Saves::input, "silu", x);
-}
-Tensor hardswish(const Tensor& x) {
-  return activation(Unary::hardswish, Binary::hardswish_grad, Saves::input, "hardswish", x);
-}
+Tensor relu(const Tensor& x) { return activation(Unary::relu, Binary::relu_grad, "relu", x); }
 
 Tensor leaky_relu(const Tensor& x, double slope) {
   autograd::expect_trainable("leaky_relu", x);

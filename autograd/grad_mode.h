@@ -1,7 +1,7 @@
 // Modes that a guard sets for the calling thread: NoGrad records no operations, EnableGrad records
 // them again, Autocast computes matrix products and convolutions in 16 bits. The other hidden state
-// of a thread is its generator (core/random.h), its number of OpenMP threads (core/parallel.h), its
-// CUDA streams (core/cuda/stream.h), and the backward or recompute() that it runs.
+// of a thread is its generator (core/random.h), its number of compute threads (core/parallel.h),
+// its CUDA streams (core/cuda/stream.h), and the backward that it runs.
 #pragma once
 
 #include "../core/scoped_value.h"
@@ -21,8 +21,7 @@ class NoGrad {
   ScopedValue<bool> recording_;
 };
 
-/// EnableGrad records operations again inside a NoGrad. recompute() needs it in backward; users
-/// rarely do.
+/// EnableGrad records operations again inside a NoGrad.
 class EnableGrad {
  public:
   [[nodiscard]] EnableGrad();

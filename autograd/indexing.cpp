@@ -36,33 +36,34 @@ void check_gather(const Tensor& x, int dim, const Tensor& index) {
                      to_string(x.shape()));
 }
 
-// Returns the elements that `index` names, in the memory format of `x`.
+// Returns the elements of a detached `x` that `index` names, in the memory format of `x`.
 Tensor gathered(const char* op, const Tensor& x, int dim, const Tensor& index) {
   const Tensor out = empty(index.shape(), {x.dtype(), x.device()}, x.memory_format());
   kernels::on(x.device()).indexing.gather(op, x, dim, index, out);
   return out;
 }
 
-// Returns the slices of a detached tensor.
-Tensor selected(const Tensor& x, int dim, const Tensor& index) {
+// The same as a differentiable function.
+Tensor taken(const char* op, const Tensor& x, int dim, const Tensor& index) {
+  return record(op, gathered(op, x.detach(), dim, index), {x},
+                [op, dim, i = Saved(index), shape = x.shape()](const Tensor& g) {
+                  // Each sum has at most as many terms as there are indices along the dimension;
+                  // more than a few are added in float64.
+                  const DType wide = g.size(dim) > 256 ? float64 : accumulate_dtype(g.dtype());
+                  const Tensor sums = zeros(shape, {wide, g.device()});
+                  kernels::on(g.device()).indexing.scatter_add(op, g, dim, i, sums);
+                  return sums.to(g.dtype());
+                });
+}
+
+// Returns the vector `index` in the form in which gather() takes whole slices of `x` along `dim`.
+Tensor for_slices(const Tensor& x, int dim, const Tensor& index) {
   Shape shape = x.shape(), along = Dims::filled(x.rank(), 1);
   shape[dim] = along[dim] = index.numel();
   if (x.shape()[dim] == 0 && numel(shape) > 0)
     fail<ShapeError>("index_select: dimension {} of shape {} has no elements to index", dim,
                      to_string(x.shape()));
-  return gathered("index_select", x, dim, index.reshape(along).expand(shape));
-}
-
-// Returns the gradient of selected(): the slices of `g` are added to those that were selected, as
-// the rows of an embedding are.
-Tensor selected_grad(const Tensor& g, int dim, const Tensor& index, const Shape& shape) {
-  const Tensor rows = g.transpose(0, dim);
-  Shape moved = rows.shape();
-  moved[0] = shape[dim];
-  const std::int64_t width = product(moved, 1, moved.size());
-  const Tensor sums = zeros({moved[0], width}, {accumulate_dtype(g.dtype()), g.device()});
-  kernels::on(g.device()).indexing.add_rows(rows.reshape({index.numel(), width}), index, sums);
-  return sums.to(g.dtype()).reshape(moved).transpose(0, dim);
+  return index.reshape(along).expand(shape);
 }
 
 Tensor flipped(const Tensor& x, const Dims& dims) {
@@ -70,7 +71,7 @@ Tensor flipped(const Tensor& x, const Dims& dims) {
   for (const std::int64_t d : dims) {
     const std::int64_t size = x.shape()[static_cast<int>(d)];
     const Tensor reversed = static_cast<double>(size - 1) - arange(size, {int64, x.device()});
-    y = selected(y, static_cast<int>(d), reversed);
+    y = gathered("flip", y, static_cast<int>(d), for_slices(y, static_cast<int>(d), reversed));
   }
   return dims.empty() ? x.clone() : y;
 }
@@ -126,15 +127,7 @@ Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
     return gather(x.reshape({1}), dim, index.reshape({1})).reshape({});
   const int d = normalize_dim(dim, x.rank(), "gather");
   check_gather(x, d, index);
-  return record("gather", gathered("gather", x.detach(), d, index), {x},
-                [d, i = Saved(index), shape = x.shape()](const Tensor& g) {
-                  // Each sum has at most as many terms as there are indices along the dimension;
-                  // more than a few are added in float64.
-                  const DType wide = g.size(d) > 256 ? float64 : accumulate_dtype(g.dtype());
-                  const Tensor sums = zeros(shape, {wide, g.device()});
-                  kernels::on(g.device()).indexing.scatter_add(g, d, i, sums);
-                  return sums.to(g.dtype());
-                });
+  return taken("gather", x, d, index);
 }
 
 Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
@@ -145,10 +138,7 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
   if (x.rank() == 0 && index.numel() == 1)
     return index_select(x.reshape({1}), dim, index).reshape({});
   const int d = normalize_dim(dim, x.rank(), "index_select");
-  return record("index_select", selected(x.detach(), d, index), {x},
-                [d, i = Saved(index), shape = x.shape()](const Tensor& g) {
-                  return selected_grad(g, d, i, shape);
-                });
+  return taken("index_select", x, d, for_slices(x, d, index));
 }
 
 std::pair<Tensor, Tensor> topk(const Tensor& x, std::int64_t k, std::int64_t dim) {
@@ -207,7 +197,7 @@ Tensor flip(const Tensor& x, const Dims& dims) {
 }
 
 Tensor pad(const Tensor& x, const Dims& given, double value) {
-  autograd::expect_number_fits("pad", x, value);
+  autograd::expect_element_fits("pad", x, value);
   const Padding padding(x, given);
   const Tensor out = empty(padding.to, {x.dtype(), x.device()}, x.memory_format()).fill_(value);
   padding.inside(out).copy_(padding.kept(x.detach()));

@@ -43,7 +43,7 @@ Tensor flip(const Tensor& x, const Dims& dims);
 /// Returns `x` with elements `value` added before and after: `padding` holds two numbers for each
 /// dimension, from the last dimension on, for the last four at most, as in PyTorch: {left, right,
 /// top, bottom}. Negative numbers cut elements off. ShapeError for numbers that do not fit the
-/// shape, DTypeError for a value with a fraction if `x` holds integers.
+/// shape, DTypeError if `x` holds integers and the value has a fraction or is outside the dtype.
 Tensor pad(const Tensor& x, const Dims& padding, double value = 0);
 
 }  // namespace tutti

@@ -2,6 +2,7 @@
 // autograd state.
 #include "node.h"
 
+#include "../core/overlap.h"
 #include "engine.h"
 #include "record.h"
 
@@ -89,6 +90,7 @@ void Tensor::set_grad(const Tensor& grad) const {
                      tutti::to_string(shape()), tutti::to_string(dtype()),
                      tutti::to_string(device()), tutti::to_string(grad.shape()),
                      tutti::to_string(grad.dtype()), tutti::to_string(grad.device()));
+  expect_no_overlap("set_grad", *this, grad);  // for an optimizer's step
   autograd::meta_of(*this).grad = grad;
 }
 

@@ -42,10 +42,6 @@ struct Node {
   /// Identifies the group whose ranks the backward waits for, after it has called
   /// compute_deferred_gradients(); null if it waits for no rank.
   const void* waits_for_group = nullptr;
-  /// The backward records a graph and runs a backward through it, as that of recompute() does.
-  bool runs_backward = false;
-  /// The backward calls take_second_part(), so its gradient may come as two parts to be added.
-  bool takes_two_parts = false;
 
   Node() = default;
   Node(const Node&) = delete;

@@ -19,11 +19,34 @@ void expect_same_dtype_and_device(const char* op, const Tensor& a, const Tensor&
         to_string(a.dtype()), to_string(b.dtype()));
 }
 
-void expect_number_fits(const char* op, const Tensor& x, double number) {
-  if (!is_floating(x.dtype()) && number != std::trunc(number))
+DTypeRange::DTypeRange(DType dtype)
+    : least(is_floating(dtype) ? -INFINITY
+            : dtype == int64   ? -0x1p63
+                               : 0),
+      most(is_floating(dtype) ? INFINITY
+           : dtype == int64   ? 0x1p63
+           : dtype == uint8   ? 255
+                              : 1) {}
+
+namespace {
+
+void expect_whole_number(const char* op, const Tensor& x, double number, DType range_of) {
+  const DTypeRange range(range_of);
+  if (!is_floating(x.dtype()) &&
+      !(number == std::trunc(number) && number >= range.least && number <= range.most))
     fail<DTypeError>(
         "{}: the number {} does not fit a tensor of {}; convert the tensor with .to(float32)", op,
         number, to_string(x.dtype()));
+}
+
+}  // namespace
+
+void expect_number_fits(const char* op, const Tensor& x, double number) {
+  expect_whole_number(op, x, number, int64);
+}
+
+void expect_element_fits(const char* op, const Tensor& x, double number) {
+  expect_whole_number(op, x, number, x.dtype());
 }
 
 void expect_floating(const char* op, const Tensor& x) {

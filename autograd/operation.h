@@ -13,8 +13,19 @@ void expect_same_device(const char* op, const Tensor& a, const Tensor& b);
 /// dtype.
 void expect_same_dtype_and_device(const char* op, const Tensor& a, const Tensor& b);
 
-/// Throws a DTypeError that names `op` if `number` has a fraction and `x` holds integers.
+/// The smallest and the largest number of a dtype; infinite for floating ones. 2^63 counts as an
+/// int64, because the largest of them rounds to it.
+struct DTypeRange {
+  double least, most;
+  explicit DTypeRange(DType dtype);
+};
+
+/// Throws a DTypeError that names `op` if `x` holds integers and `number` has a fraction or is
+/// outside of int64, in which integers are computed.
 void expect_number_fits(const char* op, const Tensor& x, double number);
+
+/// Throws a DTypeError that names `op` if `x` holds integers and `number` cannot be one of them.
+void expect_element_fits(const char* op, const Tensor& x, double number);
 
 /// Throws a DTypeError that names `op` unless `x` has a floating dtype.
 void expect_floating(const char* op, const Tensor& x);

@@ -1,6 +1,6 @@
 #include "record.h"
 
-#include "recompute.h"
+#include "../core/serial.h"
 
 #include <algorithm>
 #include <utility>
@@ -13,7 +13,6 @@ bool needs_grad(const Tensor& tensor) {
 
 Tensor record_node(std::string name, Tensor output, const std::vector<Tensor>& inputs,
                    Backward backward) {
-  if (RecomputeTape* const tape = RecomputeTape::current()) tape->before_record(inputs);
   if (std::none_of(inputs.begin(), inputs.end(), needs_grad)) return output;
   if (output.meta())
     fail<Error>(

@@ -111,16 +111,6 @@ void compute_deferred_gradients();
 /// not recorded.
 void mark_waits_for_ranks(const Tensor& output, const void* group);
 
-/// Declares that the backward of the operation that computed `output` calls take_second_part() and
-/// adds what it returns, rounded to the dtype, to its gradient. The kernel that reads the gradient
-/// of two consumers can add them where it has them in registers. Does nothing if the operation was
-/// not recorded.
-void mark_takes_two_parts(const Tensor& output);
-
-/// Returns the second part of the gradient of the operation whose backward runs, of the same
-/// strides as the first; undefined if the gradient came in one part.
-Tensor take_second_part();
-
 /// Sums `x` over the dimensions that broadcasting added or enlarged, so that it gets `shape`. This
 /// is the gradient of a broadcast.
 Tensor sum_to(const Tensor& x, const Shape& shape);

@@ -13,7 +13,7 @@ namespace tutti::autograd {
 namespace {
 
 // The number of recipes that may read each other in a row. More of them hold less memory from
-// forward to backward, and more at once in backward (docs/benchmarks.md).
+// forward to backward, and more at once in backward (benchmarks/results/step_memory.md).
 constexpr int longest_chain = 4;
 
 // The name of the recipe whose inputs are read on this thread, for errors.
@@ -112,7 +112,7 @@ struct RecipeUse {
 namespace {
 
 // Lies beside the first memory of a recipe's value.
-struct RecipeOfStorage : Storage::KernelData {
+struct RecipeOfStorage : Storage::Companion {
   RecipeOfStorage(const Storage& beside, const std::shared_ptr<Recipe>& of)
       : storage(beside), recipe(of) {}
   ~RecipeOfStorage() override {
@@ -125,7 +125,7 @@ struct RecipeOfStorage : Storage::KernelData {
 }  // namespace
 
 std::shared_ptr<Recipe> Recipe::of(const Storage& storage) {
-  const auto* const beside = dynamic_cast<const RecipeOfStorage*>(storage.kernel_data());
+  const auto* const beside = static_cast<const RecipeOfStorage*>(storage.recipe.get());
   std::shared_ptr<Recipe> recipe = beside ? beside->recipe.lock() : nullptr;
   return recipe && recipe->version == storage.version() ? recipe : nullptr;
 }
@@ -189,7 +189,7 @@ std::shared_ptr<Recipe> set_recipe(const Tensor& output, std::string name,
   if (Recipe::depth_of(inputs) >= longest_chain) return nullptr;
   auto recipe = std::make_shared<Recipe>(output, std::move(name), inputs, std::move(compute));
   Storage& storage = *output.storage();
-  storage.set_kernel_data(std::make_unique<RecipeOfStorage>(storage, recipe));
+  storage.recipe = std::make_unique<RecipeOfStorage>(storage, recipe);
   return recipe;
 }
 

@@ -1,6 +1,7 @@
 // The members of Tensor that make views and copies, through which a gradient flows back, and those
 // that change a tensor in place.
 #include "../core/create.h"
+#include "../core/overlap.h"
 #include "../kernels/kernels.h"
 #include "functions.h"
 #include "operation.h"
@@ -74,14 +75,37 @@ void expect_writable(const Tensor& x, const char* op) {
         op);
 }
 
-// A gradient does not flow through a change in place. An error is better than a gradient that is
-// silently lost.
-void expect_no_gradient(const Tensor& source, const char* op) {
+// Throws unless `x` may be changed in place by `source`. A gradient does not flow through such a
+// change: an error is better than a gradient that is silently lost.
+void expect_changeable(const Tensor& x, const Tensor& source, const char* op) {
+  expect_writable(x, op);
   if (autograd::needs_grad(source))
     fail<Error>(
         "{}: the source needs a gradient, which does not flow through a change in place; pass "
         "source.detach(), or use the operation that makes a new tensor",
         op);
+  if (!(broadcast_shapes(x.shape(), source.shape(), op) == x.shape()))
+    fail<ShapeError>("{}: shape {} does not broadcast to {}", op, to_string(source.shape()),
+                     to_string(x.shape()));
+  expect_no_overlap(op, x, source);
+}
+
+const Tensor& change(const Tensor& x, kernels::Binary op, const char* name, const Tensor& other) {
+  expect_changeable(x, other, name);
+  autograd::expect_same_dtype_and_device(name, x, other);
+  autograd::expect_computable(name, x);
+  kernels::on(x.device()).elementwise.binary(op, x, other, x);
+  count_change(x.storage());
+  return x;
+}
+
+const Tensor& change(const Tensor& x, kernels::Binary op, const char* name, double number) {
+  expect_writable(x, name);
+  autograd::expect_number_fits(name, x, number);
+  autograd::expect_computable(name, x);
+  kernels::on(x.device()).elementwise.binary_scalar(op, x, number, false, x);
+  count_change(x.storage());
+  return x;
 }
 
 // Returns the gradient of a view: zeros in the shape of the input, with `g` in the elements of the
@@ -269,11 +293,7 @@ const Tensor& Tensor::fill_(double value) const {
 const Tensor& Tensor::zero_() const { return fill_(0); }
 
 const Tensor& Tensor::copy_(const Tensor& source) const {
-  expect_writable(*this, "copy_");
-  expect_no_gradient(source, "copy_");
-  if (!(broadcast_shapes(shape(), source.shape(), "copy_") == shape()))
-    fail<ShapeError>("copy_: shape {} does not broadcast to {}", tutti::to_string(source.shape()),
-                     tutti::to_string(shape()));
+  expect_changeable(*this, source, "copy_");
   kernels::on(device()).elementwise.copy(source.device() == device() ? source : source.to(device()),
                                          *this);
   count_change(storage());
@@ -281,12 +301,8 @@ const Tensor& Tensor::copy_(const Tensor& source) const {
 }
 
 const Tensor& Tensor::add_(const Tensor& other, double scale) const {
-  expect_writable(*this, "add_");
-  expect_no_gradient(other, "add_");
+  expect_changeable(*this, other, "add_");
   autograd::expect_same_device("add_", *this, other);
-  if (!(broadcast_shapes(shape(), other.shape(), "add_") == shape()))
-    fail<ShapeError>("add_: shape {} does not broadcast to {}", tutti::to_string(other.shape()),
-                     tutti::to_string(shape()));
   if (!is_floating(dtype())) {
     autograd::expect_same_dtype_and_device("add_", *this, other);
     autograd::expect_number_fits("add_", *this, scale);
@@ -301,13 +317,31 @@ const Tensor& Tensor::add_(const Tensor& other, double scale) const {
 }
 
 const Tensor& Tensor::mul_(double factor) const {
-  expect_writable(*this, "mul_");
-  autograd::expect_number_fits("mul_", *this, factor);
-  autograd::expect_computable("mul_", *this);
-  kernels::on(device()).elementwise.binary_scalar(kernels::Binary::multiply, *this, factor, false,
-                                                  *this);
-  count_change(storage());
-  return *this;
+  return change(*this, kernels::Binary::multiply, "mul_", factor);
+}
+
+const Tensor& Tensor::operator+=(const Tensor& other) const {
+  return change(*this, kernels::Binary::add, "operator+=", other);
+}
+const Tensor& Tensor::operator-=(const Tensor& other) const {
+  return change(*this, kernels::Binary::subtract, "operator-=", other);
+}
+const Tensor& Tensor::operator*=(const Tensor& other) const {
+  return change(*this, kernels::Binary::multiply, "operator*=", other);
+}
+const Tensor& Tensor::operator/=(const Tensor& other) const {
+  autograd::expect_floating("operator/=", *this);
+  return change(*this, kernels::Binary::divide, "operator/=", other);
+}
+const Tensor& Tensor::operator+=(double number) const {
+  return change(*this, kernels::Binary::add, "operator+=", number);
+}
+const Tensor& Tensor::operator-=(double number) const {
+  return change(*this, kernels::Binary::subtract, "operator-=", number);
+}
+const Tensor& Tensor::operator/=(double number) const {
+  autograd::expect_floating("operator/=", *this);
+  return change(*this, kernels::Binary::divide, "operator/=", number);
 }
 
 }  // namespace tutti

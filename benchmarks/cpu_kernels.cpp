@@ -52,8 +52,6 @@ void elementwise() {
   unary("exp float32", kernels::Unary::exp, x, y);
   unary("exp bfloat16", kernels::Unary::exp, half, half_y);
   unary("tanh float32", kernels::Unary::tanh, x, y);
-  unary("silu float32", kernels::Unary::silu, x, y);
-  unary("gelu float32", kernels::Unary::gelu, x, y);
   unary("log float32", kernels::Unary::log, positive, y);
   unary("sqrt float32", kernels::Unary::sqrt, positive, y);
   unary("relu float32", kernels::Unary::relu, x, y);
@@ -109,9 +107,6 @@ void rows() {
     const Tensor largest = empty({64, 5}, {int64}), first = empty({64, 1}, {int64});
     measure("topk 5 of 1000" + of, [&] { reduce.topk(x, 1, largest); });
     measure("argmax of 1000" + of, [&] { reduce.topk(x, 1, first); });
-    const Tensor rows_grad = zeros({1000, 64}), by_index = values({64, 64}, dtype);
-    measure("embedding gradient" + of,
-            [&] { kernels::cpu::table().indexing.add_rows(by_index, targets, rows_grad); });
   }
 }
 

@@ -29,11 +29,13 @@ int main() {
       const auto start = std::chrono::steady_clock::now();
       for (RecordedCall& each : recorded) {
         ++call.sequence;
-        each = {recorder, recorder->record(*group, call_record(call), call.step)};
+        call.fingerprint = fingerprint(call);
+        each = recorder->record(*group, call.fingerprint);
+        each.recorder = recorder;
       }
       const auto middle = std::chrono::steady_clock::now();
       for (RecordedCall& each : recorded) {
-        each.recorder->finish(each.number, ticks_now());
+        each.recorder->finish(each, ticks_now());
         each = {};
       }
       const auto end = std::chrono::steady_clock::now();

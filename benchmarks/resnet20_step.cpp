@@ -9,7 +9,7 @@
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
 #include <tutti/nn/functional/loss.h>
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/resnet.h>
 #include <tutti/optim/sgd.h>
 
 #include <iostream>

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the benchmarks, runs all of them, writes their tables into benchmarks/results/ and copies these into
-# docs/benchmarks.md. The machine should have nothing else to do; machine.txt records the load before and after.
+# its layer.md. The machine should have nothing else to do; machine.txt records the load before and after.
 set -eu
 cd "$(dirname "$0")/.."
 build=build/release

@@ -1,7 +1,7 @@
 // Measures what a training step costs on n ranks. The program measures the parameters of the model
-// in docs/scaling.md (compute, latency and bandwidth of the collectives inside a host and between
-// hosts), predicts from them the collectives of this world and the step of a ResNet-20 with
-// SyncBatchNorm and gradient buckets, here and on more ranks, and measures both, too. Then it
+// in benchmarks/results/scaling.md (compute, latency and bandwidth of the collectives inside a host
+// and between hosts), predicts from them the collectives of this world and the step of a ResNet-20
+// with SyncBatchNorm and gradient buckets, here and on more ranks, and measures both, too. Then it
 // measures whether a large all-reduce overlaps with compute. Run it under a launcher: mpirun -n 2
 // scaling. TUTTI_RANKS_PER_HOST=2 mpirun -n 4 scaling emulates two hosts.
 #include "timing.h"
@@ -13,10 +13,9 @@
 #include <tutti/distributed/backend.h>
 #include <tutti/distributed/backends/mpi/mpi.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>
-#include <tutti/distributed/diagnostics/straggler_monitor.h>
 #include <tutti/distributed/host_layout.h>
 #include <tutti/nn/functional/loss.h>
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/resnet.h>
 #include <tutti/optim/sgd.h>
 
 #include <unistd.h>
@@ -24,7 +23,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <numeric>
 #include <thread>
 
 namespace tutti::benchmarks {
@@ -69,7 +67,7 @@ struct Layout {
   double steps() const { return std::ceil(std::log2(hosts())); }
 };
 
-// The model of docs/scaling.md. Its parameters are those of one message.
+// The model of benchmarks/results/scaling.md. Its parameters are those of one message.
 class Model {
  public:
   // The all-reduces of a group of `ranks` on one host and of one of `hosts` ranks, each on a host
@@ -320,24 +318,18 @@ double sum_over(const std::vector<double>& sizes, const Cost& cost) {
   return sum;
 }
 
-// What was measured of a step on this number of ranks, in seconds.
-struct Measured {
-  double compute = 0, step = 0, waited = 0;
-};
-
+// `compute` and `step` are the measured seconds of a step on this number of ranks.
 void print_this_world(const Model& model, const Traffic& traffic, const Layout& here,
-                      const Measured& measured) {
+                      double compute, double step) {
   const double statistics =
       sum_over(traffic.statistics, [&](double bytes) { return model.all_reduce(here, bytes); });
   const double last = model.large(here, traffic.buckets.back());
   fmt::print("parameters at {} ranks: {}\n", here.ranks, model.parameters());
   fmt::print(
       "a step at {} ranks: compute {:.1f} ms, {} statistics {:.2f} ms, last of {} buckets {:.2f} "
-      "ms: predicted {:.1f} ms, measured {:.1f} ms; held up in collectives for {:.1f} ms a step, "
-      "mean of the ranks\n",
-      here.ranks, 1e3 * measured.compute, traffic.statistics.size(), 1e3 * statistics,
-      traffic.buckets.size(), 1e3 * last, 1e3 * (measured.compute + statistics + last),
-      1e3 * measured.step, 1e3 * measured.waited);
+      "ms: predicted {:.1f} ms, measured {:.1f} ms\n",
+      here.ranks, 1e3 * compute, traffic.statistics.size(), 1e3 * statistics,
+      traffic.buckets.size(), 1e3 * last, 1e3 * (compute + statistics + last), 1e3 * step);
 }
 
 // Prints the predictions for hosts of 8 ranks. `compute` is that of a rank that has a core to
@@ -375,15 +367,11 @@ void run(const ProcessGroup& group) {
   print_all_reduces(group, model, here);
   Step alone{ProcessGroup()}, together(group);
   const ProcessGroup aside = group.split(0);
-  distributed::StragglerMonitor monitor(group);
   const auto [compute, step] = step_seconds(alone, together, aside);
-  const auto waited = monitor.report().waited_seconds;
   if (group.rank() == 0) {
     const double ranks = group.size();
-    const double mean_waited = std::reduce(waited.begin(), waited.end()) / ranks / all_steps;
     const Traffic traffic = traffic_of(together);
-    print_this_world(model, traffic, here,
-                     {.compute = compute, .step = step, .waited = mean_waited});
+    print_this_world(model, traffic, here, compute, step);
     print_predictions(model, traffic, compute / model.sharing(ranks));
   }
   measure_overlap(group);

@@ -5,7 +5,7 @@
 #include <tutti/core/memory.h>
 #include <tutti/nn/batch_norm/convert.h>
 #include <tutti/nn/functional/loss.h>
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/resnet.h>
 #include <tutti/optim/sgd.h>
 
 #include <atomic>

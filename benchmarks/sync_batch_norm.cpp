@@ -1,6 +1,6 @@
 // Compares nn::BatchNorm on one rank with the memory floor, oneDNN and PyTorch: the batch norm
-// layers of a ResNet-50 at 224x224, forward and backward. docs/benchmarks.md explains the figures;
-// sync_batch_norm_mpi.cpp measures what more ranks add.
+// layers of a ResNet-50 at 224x224, forward and backward. benchmarks/results/layer.md explains the
+// figures; sync_batch_norm_mpi.cpp measures what more ranks add.
 //
 // One benchmark is one row of the table. In it tutti, oneDNN, PyTorch and a plain copy take turns,
 // so that whatever slows the machine slows all of them. Medians are compared.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Copies the tables of benchmarks/results/ into docs/benchmarks.md, between its <!-- name --> and <!-- end --> marks."""
+"""Copies the tables of benchmarks/results/ into benchmarks/results/layer.md, between its <!-- name --> and <!-- end --> marks."""
 import pathlib
 import re
 
@@ -54,7 +54,7 @@ parts = {
     'mpi': re.sub(r'(\d+ ranks.*)\n', r'\n\1\n\n', mpi).strip(),
     'step': (results / 'resnet20_step.txt').read_text().strip(),
 }
-page = root / 'docs' / 'benchmarks.md'
+page = results / 'layer.md'
 text = page.read_text()
 for name, part in parts.items():
     text = re.sub(rf'<!-- {name} -->\n.*?<!-- end -->', lambda _: f'<!-- {name} -->\n{part}\n<!-- end -->', text, flags=re.S)

@@ -1,7 +1,7 @@
-// Trains one network of docs/when_to_synchronise.md on ranks that are threads, and prints one line:
-// the arguments, three test scores (with the running statistics of rank 0, with those of all ranks
-// pooled, with recomputed ones), four training losses and the seconds. Sizes, lengths and rates are
-// fixed here; when_to_synchronise.py makes all runs and draws them.
+// Trains one network of benchmarks/results/when_to_synchronise.md on ranks that are threads, and
+// prints one line: the arguments, three test scores (with the running statistics of rank 0, with
+// those of all ranks pooled, with recomputed ones), four training losses and the seconds. Sizes,
+// lengths and rates are fixed here; when_to_synchronise.py makes all runs and draws them.
 #include "../examples/unet.h"
 
 #include <tutti/tutti.h>
@@ -35,9 +35,9 @@ std::shared_ptr<const data::Dataset> first(std::shared_ptr<const data::Dataset> 
 
 Task make_task(const std::string& name, const std::string& folder) {
   if (name == "segmentation") {
-    const data::Transform crop = data::RandomMaskedCrop(48);
-    const data::Transform norm = data::OnImage(data::Normalize(
-        {.mean = {0.5f}, .deviation = {0.25f}, .format = MemoryFormat::channels_last}));
+    const data::Transform crop = data::RandomCrop({.size = 48, .padding = 0});
+    const data::Transform norm = data::Normalize(
+        {.mean = {0.5f}, .deviation = {0.25f}, .format = MemoryFormat::channels_last});
     return {true,
             600,
             11,
@@ -57,10 +57,6 @@ Task make_task(const std::string& name, const std::string& folder) {
           first(data::load_idx(folder, "t10k"), 2'000),
           {data::RandomHorizontalFlip(), norm},
           {norm}};
-}
-
-std::pair<Tensor, Tensor> images_and_labels(const Task& task, const data::Batch& batch) {
-  return task.segments ? data::split_masks(batch.images) : std::pair{batch.images, batch.labels};
 }
 
 std::shared_ptr<nn::Layer> make_network(const Task& task, const std::string& mode,
@@ -88,8 +84,7 @@ double evaluate(const Task& task, nn::Layer& net) {
                                       .workers = 0});
   nn::ConfusionMatrix matrix(task.classes);
   while (const auto batch = loader.next()) {
-    const auto [images, labels] = images_and_labels(task, *batch);
-    matrix.add(argmax(net(images), 1), labels);
+    matrix.add(argmax(net(batch->images), 1), batch->labels);
   }
   net.train();
   return task.segments ? matrix.mean_iou() : matrix.pixel_accuracy();
@@ -126,8 +121,8 @@ std::vector<double> train(const Task& task, std::uint64_t seed, nn::Layer& net,
   distributed::MetricSums sums(1, Device::cpu());
   std::vector<double> losses;
   for (std::int64_t step = 1; step <= task.steps; ++step) {
-    const auto [images, labels] = images_and_labels(task, next(loader));
-    const Tensor loss = nn::cross_entropy(net(images), labels);
+    const data::Batch batch = next(loader);
+    const Tensor loss = nn::cross_entropy(net(batch.images), batch.labels);
     optimizer->zero_grad();
     loss.backward();
     optimizer->step();
@@ -149,8 +144,7 @@ void recompute(const Task& task, std::uint64_t seed, nn::Layer& net, const Proce
   nn::recompute_statistics(
       net,
       [&] {
-        for (std::int64_t i = 0; i < recomputed_batches; ++i)
-          net(images_and_labels(task, next(loader)).first);
+        for (std::int64_t i = 0; i < recomputed_batches; ++i) net(next(loader).images);
       },
       group);
 }

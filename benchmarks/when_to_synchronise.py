@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/images/when_to_synchronise.svg and writes the table of docs/when_to_synchronise.md from
+"""Draws docs/images/when_to_synchronise.svg and writes the table of benchmarks/results/when_to_synchronise.md from
 benchmarks/results/when_to_synchronise.txt. With a program, a folder of scenes and one of Fashion-MNIST it first makes
 the runs that the file does not have, two at a time, and adds a line for each:
 
@@ -106,14 +106,14 @@ def draw():
     for i, (name, color) in enumerate(CURVES):
         x, y = LEFT + 250 * (i % 3), TOP + HEIGHT + 56 + 18 * (i // 3)
         svg.append(f'<path d="M{x},{y - 4}h20" stroke="{color}" stroke-width="3"/><text x="{x + 26}" y="{y}">{name}</text>')
-    page = ROOT / "docs/when_to_synchronise.md"
+    page = ROOT / "benchmarks/results/when_to_synchronise.md"
     before, rest = page.read_text().split("<!-- runs -->\n")
     page.write_text(before + "<!-- runs -->\n" + "\n".join(table) + "<!-- end -->" + rest.split("<!-- end -->")[1])
     (ROOT / "docs/images/when_to_synchronise.svg").write_text("\n".join([*svg, "</svg>", ""]))
 
 
 def costs():
-    """Prints what the statistics of fcn_resnet50 cost in a step, in ms, by the model of docs/scaling.md."""
+    """Prints what the statistics of fcn_resnet50 cost in a step, in ms, by the model of benchmarks/results/scaling.md."""
     channels = [64, 512]  # the stem and the head
     for width, blocks in [(64, 3), (128, 4), (256, 6), (512, 3)]:
         channels += blocks * [width, width, 4 * width] + [4 * width]

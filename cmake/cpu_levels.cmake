@@ -16,7 +16,7 @@ if(TUTTI_CPU_LEVELS)
     add_library(tutti_${level} OBJECT ${level_sources})
     target_compile_definitions(tutti_${level} PRIVATE TUTTI_CPU_${name})
     target_compile_options(tutti_${level} PRIVATE $<$<CONFIG:Release>:-O3>)
-    target_link_libraries(tutti_${level} PRIVATE fmt::fmt tutti_settings $<TARGET_NAME_IF_EXISTS:OpenMP::OpenMP_CXX>)
+    target_link_libraries(tutti_${level} PRIVATE fmt::fmt tutti_settings)
     target_sources(tutti PRIVATE $<TARGET_OBJECTS:tutti_${level}>)
   endforeach()
   set_source_files_properties(core/cpu_level.cpp kernels/cpu/kernels.cpp kernels/cpu/matmul.cpp kernels/cpu/winograd.cpp

@@ -95,7 +95,7 @@ endforeach()
 set_source_files_properties(${loaders} PROPERTIES COMPILE_OPTIONS -fvisibility=hidden COMPILE_DEFINITIONS
   "TUTTI_CUDNN_FOLDER=\"${folder_cudnn}\";TUTTI_CUDA_FOLDER=\"${CUDAToolkit_LIBRARY_DIR}\";TUTTI_NCCL_FOLDER=\"${folder_nccl}\"")
 
-# Links CUDA's static runtime to `target`, adds the folders of the headers and sets the options of its .cu files. FMT_USE_CONSTEXPR tells fmt 9 that nvcc
+# Gives `target` the headers of CUDA's runtime, adds the folders of the headers and sets the options of its .cu files. FMT_USE_CONSTEXPR tells fmt 9 that nvcc
 # supports constexpr, which fmt does not detect.
 function(tutti_use_cuda target)
   if(NOT TUTTI_HAS_CUDA)

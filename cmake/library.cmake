@@ -1,37 +1,22 @@
-# Builds the library `tutti` from every source of the layer folders. An optional part (oneDNN, OpenMP, MPI, image files,
-# CUDA, NCCL) is either its real sources or an *unavailable.cpp in their place; the choice is made here and in cuda.cmake.
+# Builds the library `tutti` from every source of the layer folders. An optional part (oneDNN, MPI, image files, CUDA,
+# NCCL) is either its real sources or an *unavailable.cpp in their place; the choice is made here and in cuda.cmake.
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
-find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto SSL)
 find_package(ZLIB REQUIRED)
 
-set(TUTTI_HAS_OPENMP OFF)
-if(NOT TUTTI_OPENMP STREQUAL "OFF")
-  find_package(OpenMP COMPONENTS CXX)
-  set(TUTTI_HAS_OPENMP ${OpenMP_CXX_FOUND})
-  if(TUTTI_OPENMP STREQUAL "ON" AND NOT TUTTI_HAS_OPENMP)
-    message(FATAL_ERROR "TUTTI_OPENMP is ON, but CMake found no OpenMP for ${CMAKE_CXX_COMPILER}. Install it (on Debian "
-                        "with clang: apt-get install libomp-dev), or set TUTTI_OPENMP to OFF.")
-  endif()
-endif()
 include(cmake/onednn.cmake)
 
 file(GLOB TUTTI_SOURCES CONFIGURE_DEPENDS
      core/*.cpp kernels/*.cpp kernels/cpu/*.cpp autograd/*.cpp
-     distributed/*.cpp distributed/backends/*.cpp distributed/backends/local/*.cpp
+     distributed/*.cpp distributed/backends/local/*.cpp
      distributed/data_parallel/*.cpp distributed/diagnostics/*.cpp
-     distributed/launch/*.cpp distributed/launch/rendezvous/*.cpp
-     nn/*.cpp nn/batch_norm/*.cpp nn/functional/*.cpp optim/*.cpp
+     distributed/launch/*.cpp
+     nn/*.cpp nn/batch_norm/*.cpp nn/batch_norm/report/*.cpp nn/functional/*.cpp nn/models/*.cpp optim/*.cpp
      data/*.cpp data/transforms/*.cpp data/decode/decode_image.cpp)
 if(TUTTI_HAS_ONEDNN)
   list(FILTER TUTTI_SOURCES EXCLUDE REGEX "/onednn_unavailable\\.cpp$")
 else()
-  list(FILTER TUTTI_SOURCES EXCLUDE REGEX "/onednn(_primitive)?\\.cpp$")
-endif()
-if(TUTTI_HAS_OPENMP)
-  list(FILTER TUTTI_SOURCES EXCLUDE REGEX "/openmp_unavailable\\.cpp$")
-else()
-  list(FILTER TUTTI_SOURCES EXCLUDE REGEX "/openmp\\.cpp$")
+  list(FILTER TUTTI_SOURCES EXCLUDE REGEX "/onednn(_primitive|_matmul|_exit)?\\.cpp$")
 endif()
 
 set(TUTTI_HAS_MPI OFF)
@@ -66,13 +51,25 @@ if(TUTTI_HAS_IMAGES)
   set(TUTTI_IMAGE_SOURCES data/decode/jpeg.cpp data/decode/png.cpp)
 endif()
 include(cmake/cuda.cmake)
-list(APPEND TUTTI_SOURCES ${TUTTI_MPI_SOURCES} ${TUTTI_IMAGE_SOURCES} ${TUTTI_CUDA_SOURCES})
+list(APPEND TUTTI_SOURCES ${TUTTI_MPI_SOURCES} ${TUTTI_IMAGE_SOURCES})
+if(NOT TUTTI_HAS_CUDA)
+  list(APPEND TUTTI_SOURCES ${TUTTI_CUDA_SOURCES})
+endif()
 
 add_library(tutti ${TUTTI_SOURCES})
 tutti_compile_folders_as_one(tutti)
 target_compile_features(tutti PUBLIC cxx_std_20)
 target_compile_options(tutti PRIVATE $<$<CONFIG:Release>:-O3>)
-tutti_use_cuda(tutti)
+# CUDA's sources are an object library, so that a build with them shares all other objects with a build without them.
+if(TUTTI_HAS_CUDA)
+  add_library(tutti_cuda OBJECT ${TUTTI_CUDA_SOURCES})
+  tutti_compile_folders_as_one(tutti_cuda)
+  target_compile_options(tutti_cuda PRIVATE $<$<CONFIG:Release>:-O3>)
+  target_link_libraries(tutti_cuda PRIVATE fmt::fmt tutti_settings)
+  tutti_use_cuda(tutti_cuda)
+  target_sources(tutti PRIVATE $<TARGET_OBJECTS:tutti_cuda>)
+  target_link_libraries(tutti PRIVATE $<LINK_ONLY:CUDA::cudart_static> ${CMAKE_DL_LIBS})
+endif()
 # The CPU kernels rely on the compiler's vectoriser, which may use these options because the library neither traps on
 # floating-point exceptions nor reads their flags.
 file(GLOB TUTTI_KERNEL_SOURCES CONFIGURE_DEPENDS kernels/cpu/*.cpp)
@@ -88,14 +85,13 @@ if(TUTTI_SANITIZE MATCHES fuzzer)
   # The kernels see no input of a fuzzer. Without optimisation and checks they compile in a quarter of the time.
   set_property(SOURCE ${TUTTI_KERNEL_SOURCES} APPEND PROPERTY COMPILE_OPTIONS "-O0;-fno-sanitize=all")
 endif()
-target_link_libraries(tutti PUBLIC $<BUILD_INTERFACE:fmt::fmt> PRIVATE $<BUILD_INTERFACE:tutti_settings> OpenSSL::SSL ZLIB::ZLIB
+target_link_libraries(tutti PUBLIC $<BUILD_INTERFACE:fmt::fmt> PRIVATE $<BUILD_INTERFACE:tutti_settings> ZLIB::ZLIB
                       $<BUILD_INTERFACE:tutti_dnnl> $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 foreach(item ${TUTTI_ONEDNN_INSTALLED})  # CMake wraps each in $<LINK_ONLY:...>, which takes no list
   target_link_libraries(tutti PRIVATE $<INSTALL_INTERFACE:${item}>)
 endforeach()
-if(TUTTI_HAS_OPENMP)
-  target_link_libraries(tutti PRIVATE OpenMP::OpenMP_CXX)
-endif()
+target_link_libraries(tutti PRIVATE ${CMAKE_DL_LIBS})
+target_link_options(tutti INTERFACE $<BUILD_INTERFACE:${TUTTI_ONEDNN_FIRST}>)
 include(cmake/cpu_levels.cmake)
 if(TUTTI_HAS_MPI)
   target_link_libraries(tutti PRIVATE MPI::MPI_CXX)
@@ -131,7 +127,11 @@ endfunction()
 if(BUILD_SHARED_LIBS)
   tutti_use_exports(tutti)
   # A host project may hide its own symbols. A static tutti then hides there, too; a shared one exports its interface.
-  target_compile_options(tutti PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fvisibility=default;-fno-visibility-inlines-hidden>)
+  set(exported -fvisibility=default -fno-visibility-inlines-hidden)
+  target_compile_options(tutti PRIVATE ${exported})
+  if(TARGET tutti_cuda)
+    target_compile_options(tutti_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${exported}>")
+  endif()
 endif()
 
 # Makes a library of the objects of `tutti`, which are the same in a static and in a shared library.
@@ -166,13 +166,6 @@ set(built_with_onednn "no: convolutions and matrix products are slow")
 if(TUTTI_HAS_ONEDNN)
   set(built_with_onednn "${TUTTI_ONEDNN_VERSION}")
 endif()
-set(built_with_openmp "no: every thread computes alone")
-if(TUTTI_HAS_OPENMP)
-  set(built_with_openmp "yes")
-  if(OpenMP_CXX_VERSION)  # CMake 3.25 cannot tell that of Clang 19
-    set(built_with_openmp "${OpenMP_CXX_VERSION}")
-  endif()
-endif()
 set(built_with_mpi "no")
 if(TUTTI_HAS_MPI)
   set(built_with_mpi "yes, version ${MPI_CXX_VERSION} of the standard")
@@ -190,4 +183,4 @@ if(TUTTI_HAS_NCCL)
   set(built_with_nccl "yes")
 endif()
 set_source_files_properties(core/version.cpp PROPERTIES COMPILE_DEFINITIONS
-  "TUTTI_VERSION=\"${PROJECT_VERSION}\";TUTTI_BUILT_WITH_ONEDNN=\"${built_with_onednn}\";TUTTI_BUILT_WITH_OPENMP=\"${built_with_openmp}\";TUTTI_BUILT_WITH_MPI=\"${built_with_mpi}\";TUTTI_BUILT_WITH_IMAGES=\"${built_with_images}\";TUTTI_BUILT_WITH_CUDA=\"${built_with_cuda}\";TUTTI_BUILT_WITH_NCCL=\"${built_with_nccl}\"")
+  "TUTTI_VERSION=\"${PROJECT_VERSION}\";TUTTI_BUILT_WITH_ONEDNN=\"${built_with_onednn}\";TUTTI_BUILT_WITH_MPI=\"${built_with_mpi}\";TUTTI_BUILT_WITH_IMAGES=\"${built_with_images}\";TUTTI_BUILT_WITH_CUDA=\"${built_with_cuda}\";TUTTI_BUILT_WITH_NCCL=\"${built_with_nccl}\"")

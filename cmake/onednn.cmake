@@ -5,6 +5,17 @@ add_library(tutti_dnnl INTERFACE)
 set(TUTTI_HAS_ONEDNN OFF)
 set(TUTTI_ONEDNN_VERSION "")
 set(TUTTI_ONEDNN_INSTALLED "")
+set(TUTTI_ONEDNN_FIRST "")
+
+# LibTorch exports parts of a oneDNN of its own, which libdnnl would run where a program names LibTorch first. So libdnnl
+# comes first on every command line (TUTTI_ONEDNN_FIRST), and a static one exports nothing.
+function(tutti_link_first library)
+  if(library MATCHES "[.]a$")
+    set(TUTTI_ONEDNN_FIRST LINKER:--exclude-libs,libdnnl.a PARENT_SCOPE)
+  else()
+    set(TUTTI_ONEDNN_FIRST LINKER:--push-state,--no-as-needed,${library},--pop-state PARENT_SCOPE)
+  endif()
+endfunction()
 
 # Sets `library` and `include` to oneDNN below TUTTI_ONEDNN_ROOT, else to that of the system. oneDNN is found by its
 # library and header, because Debian's dnnl-config.cmake requires OpenCL headers that we do not need.
@@ -39,22 +50,12 @@ function(tutti_check_onednn include version)
     message(FATAL_ERROR "tutti needs oneDNN 2.6 or a later 2.x, or 3.x, but found '${found}' in ${include}. "
                         "${advice}")
   endif()
-  # oneDNN has to take the number of threads from OpenMP, as core/parallel.h promises, or to have one thread.
+  # Each call of oneDNN computes on one thread, which tutti can ask of OpenMP, but not of TBB.
   file(STRINGS ${include}/oneapi/dnnl/dnnl_config.h threads REGEX "define DNNL_CPU_THREADING_RUNTIME ")
   string(REGEX REPLACE ".*DNNL_RUNTIME_" "" threads "${threads}")
-  set(usable SEQ)
-  if(TUTTI_HAS_OPENMP)
-    list(APPEND usable OMP)
-  endif()
-  if(threads STREQUAL "OMP" AND NOT TUTTI_HAS_OPENMP AND NOT TUTTI_OPENMP STREQUAL "OFF")
-    message(FATAL_ERROR "oneDNN in ${include} takes its threads from OpenMP, but CMake found no OpenMP for "
-                        "${CMAKE_CXX_COMPILER}. Install it (on Debian with clang: apt-get install libomp-dev, or, for "
-                        "example, libomp-19-dev with clang++-19), or set TUTTI_OPENMP and TUTTI_ONEDNN to OFF, which is "
-                        "slow.")
-  endif()
-  if(NOT threads IN_LIST usable)
-    message(FATAL_ERROR "tutti needs oneDNN with threads of OpenMP (OMP) or without (SEQ), and OMP only where "
-                        "TUTTI_OPENMP is not OFF, but oneDNN in ${include} has '${threads}'. ${advice}")
+  if(NOT threads MATCHES "^(OMP|SEQ)$")
+    message(FATAL_ERROR "tutti needs oneDNN with threads of OpenMP (OMP) or without threads (SEQ), but oneDNN in "
+                        "${include} has '${threads}'. ${advice}")
   endif()
   set(${version} ${found} PARENT_SCOPE)
 endfunction()
@@ -64,17 +65,14 @@ endfunction()
 function(tutti_fetch_onednn include)
   include(FetchContent)
   set(ONEDNN_LIBRARY_TYPE STATIC)
-  set(ONEDNN_CPU_RUNTIME SEQ)
-  if(TUTTI_HAS_OPENMP)
-    set(ONEDNN_CPU_RUNTIME OMP)
-  endif()
+  set(ONEDNN_CPU_RUNTIME SEQ)  # tutti divides the work
   set(ONEDNN_BUILD_GRAPH OFF)
   set(ONEDNN_BUILD_EXAMPLES OFF)
   set(ONEDNN_BUILD_TESTS OFF)
   # Both bring an assembler file for whose sake linkers would give programs an executable stack.
   set(ONEDNN_ENABLE_ITT_TASKS OFF)
   set(ONEDNN_ENABLE_JIT_PROFILING OFF)
-  set(ONEDNN_ENABLE_PRIMITIVE "CONVOLUTION;MATMUL;POOLING;REORDER;INNER_PRODUCT")
+  set(ONEDNN_ENABLE_PRIMITIVE "CONVOLUTION;MATMUL;REORDER;INNER_PRODUCT")
   set(CMAKE_UNITY_BUILD OFF)  # its files do not compile as one, and our presets set it
   set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)  # oneDNN's option() keeps the values above
   set(CMAKE_POLICY_DEFAULT_CMP0126 NEW)  # so does its set(CACHE)
@@ -90,6 +88,7 @@ if(TUTTI_ONEDNN STREQUAL "FETCH")
   tutti_check_onednn(${include} TUTTI_ONEDNN_VERSION)
   target_link_libraries(tutti_dnnl INTERFACE $<LINK_ONLY:dnnl>)
   target_include_directories(tutti_dnnl SYSTEM INTERFACE $<TARGET_PROPERTY:dnnl,INTERFACE_INCLUDE_DIRECTORIES>)
+  tutti_link_first(libdnnl.a)
   set(TUTTI_ONEDNN_INSTALLED $<INSTALL_PREFIX>/${CMAKE_INSTALL_LIBDIR}/libdnnl.a ${CMAKE_DL_LIBS})
   set(TUTTI_HAS_ONEDNN ON)
 elseif(NOT TUTTI_ONEDNN STREQUAL "OFF")
@@ -97,6 +96,7 @@ elseif(NOT TUTTI_ONEDNN STREQUAL "OFF")
   if(library AND include)
     tutti_check_onednn(${include} TUTTI_ONEDNN_VERSION)
     target_link_libraries(tutti_dnnl INTERFACE ${library})
+    tutti_link_first(${library})
     target_include_directories(tutti_dnnl SYSTEM INTERFACE ${include})
     # The system's library has another path on another system.
     set(TUTTI_ONEDNN_INSTALLED dnnl)

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -74,6 +75,12 @@ int core_quota(const std::string& memberships, const std::string& mount) {
 }
 
 int available_cores() { return std::min(cores_of_affinity(), core_quota()); }
+
+int default_threads_of_main_thread() {
+  const char* const text = std::getenv("OMP_NUM_THREADS");
+  const long given = text ? std::strtol(text, nullptr, 10) : 0;
+  return given >= 1 ? static_cast<int>(std::min(given, 0xffffL)) : available_cores();
+}
 
 std::string detail::describe_threads(int threads, int cores, int quota) {
   return fmt::format("{} thread{}", threads, threads > 1 ? "s" : "") +

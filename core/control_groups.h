@@ -18,4 +18,8 @@ std::uint64_t memory_limit(const std::string& memberships = "/proc/self/cgroup",
 int core_quota(const std::string& memberships = "/proc/self/cgroup",
                const std::string& mount = "/sys/fs/cgroup");
 
+/// Returns the first number of OMP_NUM_THREADS, which may have others for nested loops, or
+/// available_cores().
+int default_threads_of_main_thread();
+
 }  // namespace tutti

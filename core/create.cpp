@@ -48,6 +48,12 @@ cuda::Elements elements_of(const Tensor& out, double value) {
   return {out.raw(), out.device().index(), width, out.numel(), bits};
 }
 
+// Throws a DTypeError where `dtype` is uint8 and cannot hold the whole numbers below `bound`.
+void expect_bound_fits(const char* op, std::int64_t bound, DType dtype) {
+  if (dtype == uint8 && bound > 256)
+    fail<DTypeError>("{}: numbers up to {} do not fit uint8; use int64", op, bound - 1);
+}
+
 }  // namespace
 
 Tensor empty(const Shape& shape, TensorOptions options, MemoryFormat format) {
@@ -94,6 +100,7 @@ Tensor full(const Shape& shape, double value, TensorOptions options) {
 Tensor ones(const Shape& shape, TensorOptions options) { return full(shape, 1, options); }
 
 Tensor arange(std::int64_t n, TensorOptions options) {
+  expect_bound_fits("arange", n, options.dtype);
   return generate({n}, options, [](std::int64_t i) { return i; });
 }
 
@@ -114,6 +121,7 @@ Tensor randn(const Shape& shape, TensorOptions options, Generator& generator) {
 
 Tensor randint(std::int64_t bound, const Shape& shape, TensorOptions options,
                Generator& generator) {
+  expect_bound_fits("randint", bound, options.dtype);
   return generate(shape, options, [&](std::int64_t) { return generator.below(bound); });
 }
 

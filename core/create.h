@@ -37,7 +37,7 @@ Tensor ones(const Shape& shape, TensorOptions options = {});
 Tensor full(const Shape& shape, double value, TensorOptions options = {});
 /// Returns zeros with the shape, dtype and device of `like`.
 Tensor zeros_like(const Tensor& like);
-/// Returns 0, 1, ..., n-1.
+/// Returns 0, 1, ..., n-1. Throws a DTypeError for a uint8 that cannot hold them.
 Tensor arange(std::int64_t n, TensorOptions options = {.dtype = DType::int64});
 
 // ---- Random values, drawn in row-major order.
@@ -48,7 +48,7 @@ Tensor rand(const Shape& shape, TensorOptions options = {},
 /// Draws from the standard normal distribution.
 Tensor randn(const Shape& shape, TensorOptions options = {},
              Generator& generator = default_generator());
-/// Draws integers uniformly from 0..bound-1.
+/// Draws integers uniformly from 0..bound-1. Throws a DTypeError as arange() does.
 Tensor randint(std::int64_t bound, const Shape& shape,
                TensorOptions options = {.dtype = DType::int64},
                Generator& generator = default_generator());

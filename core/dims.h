@@ -6,6 +6,7 @@
 #include "error.h"
 
 #include <array>
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -22,6 +23,9 @@ class Dims {
   Dims() = default;
   Dims(std::initializer_list<std::int64_t> values) { assign(values.begin(), values.end()); }
   Dims(const std::vector<std::int64_t>& values) { assign(values.begin(), values.end()); }
+  /// A single number needs no braces: sum(x, 1), zeros(8), .kernel = 3.
+  template <std::integral I>
+  requires(!std::same_as<I, bool>) Dims(I only) : Dims{static_cast<std::int64_t>(only)} {}
   template <class It>
   Dims(It first, It last) {
     assign(first, last);

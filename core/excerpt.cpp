@@ -34,7 +34,7 @@ std::size_t utf8_size(std::string_view text) {
 
 std::string excerpt(const std::string& text) {
   constexpr std::size_t limit = 200;
-  using Json = nlohmann::json;
+  using Json = nlohmann::ordered_json;
   // Escaping only the part that is shown bounds the work for a text of many megabytes.
   const std::string quoted =
       Json(text.substr(0, limit + 1)).dump(-1, ' ', true, Json::error_handler_t::replace);
@@ -58,6 +58,22 @@ std::string escape_controls(const std::string& text) {
     else escaped.append(text, i, size);
   }
   return escaped;
+}
+
+bool is_printable(const std::string& text) {
+  for (std::size_t i = 0, size = 0; i < text.size(); i += size)
+    if (size = utf8_size(std::string_view(text).substr(i)); size == 0) return false;
+  return escape_controls(text) == text;
+}
+
+std::string to_utf8(const std::string& text) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t size = utf8_size(std::string_view(text).substr(i));
+    result += size > 0 ? text.substr(i, size) : "\uFFFD";
+    i += std::max<std::size_t>(size, 1);
+  }
+  return result;
 }
 
 }  // namespace tutti

@@ -19,4 +19,11 @@ std::string excerpt(const std::string& text);
 /// also text beyond ASCII.
 std::string escape_controls(const std::string& text);
 
+/// Returns whether a program may print the text as it is: UTF-8 without control characters.
+bool is_printable(const std::string& text);
+
+/// Returns the text with each byte that is not UTF-8 as U+FFFD. Names of files may have such bytes,
+/// which JSON cannot hold.
+std::string to_utf8(const std::string& text);
+
 }  // namespace tutti

@@ -86,6 +86,11 @@ class CpuAllocator final : public Allocator {
             .system_allocations = small_allocations_ + large_.mappings()};
   }
 
+  void reset_peak() override {
+    const std::lock_guard lock(mutex_);
+    peak_ = live_;
+  }
+
   void trim() override {
     const std::lock_guard lock(mutex_);
     drop_cache();

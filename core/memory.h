@@ -5,7 +5,6 @@
 #pragma once
 
 #include "device.h"
-#include "observer.h"
 
 #include <atomic>
 #include <cstddef>
@@ -19,7 +18,7 @@ namespace tutti {
 struct MemoryStats {
   std::size_t live = 0;    ///< bytes in use by tensors
   std::size_t cached = 0;  ///< bytes kept for reuse
-  std::size_t peak = 0;    ///< the highest `live` so far
+  std::size_t peak = 0;    ///< the highest `live` so far, or since reset_peak()
   /// How often the system was asked for memory so far. On CUDA, how often stats() found the
   /// driver's pool larger than the time before.
   std::size_t system_allocations = 0;
@@ -35,6 +34,8 @@ class Allocator {
   /// Takes a block back. `bytes` is the size that allocate() was called with.
   virtual void release(void* block, std::size_t bytes) noexcept = 0;
   virtual MemoryStats stats() const = 0;
+  /// Makes `peak` begin anew from what is live.
+  virtual void reset_peak() = 0;
   /// Returns what is cached to the system.
   virtual void trim() = 0;
 };
@@ -45,9 +46,9 @@ Allocator& allocator(Device device);
 /// A Storage is a block of memory that every tensor with a view of it shares.
 class Storage {
  public:
-  /// What a kernel keeps beside the data, such as copies in layouts that it prefers.
-  struct KernelData {
-    virtual ~KernelData() = default;
+  /// What one owner keeps beside the data.
+  struct Companion {
+    virtual ~Companion() = default;
   };
 
   Storage(std::size_t bytes, Device device);
@@ -56,8 +57,6 @@ class Storage {
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
-
-  const std::uint64_t serial = next_serial();  ///< tells storages apart (observer.h)
 
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
@@ -68,9 +67,11 @@ class Storage {
   std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }
   void bump_version() { version_.fetch_add(1, std::memory_order_relaxed); }
 
-  /// Null unless a kernel has set it, which it may do while one thread alone uses the storage.
-  KernelData* kernel_data() const { return kernel_data_.get(); }
-  void set_kernel_data(std::unique_ptr<KernelData> data) { kernel_data_ = std::move(data); }
+  // Each is null unless its owner has set it, which it may do while one thread alone uses the
+  // storage. Nobody else reads it.
+  std::unique_ptr<Companion> packed_weights;  ///< of kernels/cpu/packed_weights.h
+  std::unique_ptr<Companion> rounded_weight;  ///< of kernels/rounded_weights.cpp
+  std::unique_ptr<Companion> recipe;          ///< of autograd/saved.cpp
 
  private:
   void* data_;
@@ -78,7 +79,6 @@ class Storage {
   Device device_;
   std::function<void()> release_;
   std::atomic<std::uint64_t> version_{0};
-  std::unique_ptr<KernelData> kernel_data_;
 };
 
 /// Raises the storage's version. Every operation that changes its data in place calls this. Where a

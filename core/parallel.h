@@ -1,11 +1,11 @@
 // The number of threads that a thread of the program computes with, and parallel_for, the loop that
-// uses them. The count is OpenMP's and belongs to the calling thread, so ranks that are threads of
-// one process each have their own and share the cores. The threads are those of thread_pool.h
-// (openmp.cpp) or, in a build without OpenMP, none but the caller (openmp_unavailable.cpp).
+// uses them. The count belongs to the calling thread, so ranks that are threads of one process each
+// have their own and share the cores. The threads are those of thread_pool.h.
 #pragma once
 
 #include "denormals.h"
 #include "scoped_value.h"
+#include "thread_pool.h"
 
 #include <unistd.h>
 
@@ -15,13 +15,12 @@
 namespace tutti {
 
 /// Sets how many threads the calling thread computes with, at least 1. The default of the main
-/// thread is what OpenMP chooses: OMP_NUM_THREADS, or all cores; without OMP_NUM_THREADS, a quota
-/// of processor time (a container's) lowers it. The default of every other thread is 1, because a
-/// program with many threads would otherwise start as many times all cores. The ranks of
-/// run_ranks() share the count of their caller. In a library built without OpenMP every thread
-/// computes alone: the call then only checks `threads`, and num_threads() stays 1.
+/// thread is OMP_NUM_THREADS (its first number), or available_cores(). The default of every other
+/// thread is 1, because a program with many threads would otherwise start as many times all cores.
+/// The ranks of run_ranks() share the count of their caller.
 void set_num_threads(int threads);
-/// Returns how many threads the calling thread computes with.
+/// Returns how many threads the calling thread computes with: 1 inside a loop of parallel_for, and
+/// inside a parallel region of the host's OpenMP.
 int num_threads();
 /// Returns how many cores' time this process may use: the cores of its affinity mask, or the quota
 /// of its control groups (`docker --cpus`, a limit of Kubernetes), rounded down, if that is less.
@@ -37,33 +36,31 @@ inline bool is_main_thread() { return gettid() == getpid(); }
 
 std::string describe_threads(int threads, int cores, int quota);
 
-void run_parallel(int threads, void (*body)(int thread, int threads, void* context), void* context);
-
-/// Lets OpenMP start num_threads() threads from the calling thread while it exists, for libraries
-/// that ask OpenMP. It restores the thread's own setting, on which code of the host program may
-/// rely.
-class OpenMPThreads {
+/// Lets OpenMP use the calling thread alone while it exists, for libraries that ask OpenMP how many
+/// threads to use. It restores the thread's own setting, on which code of the host may rely.
+class OneOpenMPThread {
  public:
-  OpenMPThreads();
-  ~OpenMPThreads();
-  OpenMPThreads(const OpenMPThreads&) = delete;
-  OpenMPThreads& operator=(const OpenMPThreads&) = delete;
+  OneOpenMPThread();
+  ~OneOpenMPThread();
+  OneOpenMPThread(const OneOpenMPThread&) = delete;
+  OneOpenMPThread& operator=(const OneOpenMPThread&) = delete;
 
  private:
-  int before_ = 0;  ///< 0 where nothing has to be restored
+  int before_;  ///< 1 where nothing has to be restored
 };
 }  // namespace detail
 
 /// Calls body(begin, end) for disjoint ranges that cover [0, n), in parallel if n is at least
-/// 2 * grain. The ranges depend on n, grain and num_threads() alone. `body` must not throw.
+/// 2 * grain. A grain below 1 counts as 1. The ranges depend on n, grain and num_threads() alone.
+/// Throws the first exception of `body` after all ranges that have begun have ended.
 template <class Body>
 void parallel_for(std::int64_t n, std::int64_t grain, Body&& body) {
   if (n <= 0) return;
   const std::int64_t most = grain > 0 ? n / grain : n;
   const int threads = most < 2 ? 1 : static_cast<int>(most < num_threads() ? most : num_threads());
   const bool flushes = detail::flushes_denormals_here();
-  const detail::DenormalScope scope(flushes);  // threads that start inherit it
   if (threads == 1) {
+    const detail::DenormalScope scope(flushes);
     body(std::int64_t{0}, n);
     return;
   }
@@ -72,7 +69,7 @@ void parallel_for(std::int64_t n, std::int64_t grain, Body&& body) {
     std::int64_t n;
     bool flushes;
   } context{body, n, flushes};
-  detail::run_parallel(
+  detail::run_shares(
       threads,
       [](int thread, int count, void* opaque) {
         auto& c = *static_cast<Context*>(opaque);

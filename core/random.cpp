@@ -12,13 +12,7 @@
 
 namespace tutti {
 
-// It is kept out of next(), which draws millions of numbers.
-[[gnu::noinline, gnu::cold]] void Generator::show() const {
-  if (Observer::current) Observer::current->before_draw(const_cast<Generator&>(*this));
-}
-
 void Generator::set_state(State state) {
-  show();
   state_ = state;
   refill();
 }
@@ -29,8 +23,6 @@ void Generator::refill() {
 }
 
 std::uint32_t Generator::next() {
-  if (Observer::current) [[unlikely]]
-    show();
   const std::uint32_t value = block_[state_.position % 4];
   if (++state_.position % 4 == 0) refill();
   return value;

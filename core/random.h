@@ -3,8 +3,6 @@
 // so a stream can be saved, moved and, on a GPU, produced by many threads with the same result.
 #pragma once
 
-#include "observer.h"
-
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -38,13 +36,10 @@ class Generator {
   /// Returns 0..n-1 in random order.
   std::vector<std::int64_t> permutation(std::int64_t n);
 
-  State state() const { return show(), state_; }
+  State state() const { return state_; }
   void set_state(State state);
 
-  const std::uint64_t serial = next_serial();  ///< tells generators apart (observer.h)
-
  private:
-  void show() const;  // to the thread's observer
   void refill();
   State state_;
   std::array<std::uint32_t, 4> block_{};

@@ -14,35 +14,22 @@
 namespace tutti::safetensors {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 constexpr std::size_t max_depth = 128;        // as the reference implementation
 constexpr std::size_t max_dimensions = 1000;  // bounds the memory of one entry
 
-// An element type of the format. tutti reads one with `raw_bytes` as that many bytes.
+// An element type of the format that tutti has.
 struct ElementType {
   const char* name;
   DType dtype;
-  std::size_t raw_bytes = 0;
 };
-constexpr std::array<ElementType, 19> element_types{{{"F32", float32},
-                                                     {"F64", float64},
-                                                     {"BF16", bfloat16},
-                                                     {"F16", float16},
-                                                     {"I64", int64},
-                                                     {"U8", uint8},
-                                                     {"BOOL", boolean},
-                                                     {"I8", uint8, 1},
-                                                     {"I16", uint8, 2},
-                                                     {"I32", uint8, 4},
-                                                     {"U16", uint8, 2},
-                                                     {"U32", uint8, 4},
-                                                     {"U64", uint8, 8},
-                                                     {"F8_E4M3", uint8, 1},
-                                                     {"F8_E5M2", uint8, 1},
-                                                     {"F8_E8M0", uint8, 1},
-                                                     {"F8_E4M3FNUZ", uint8, 1},
-                                                     {"F8_E5M2FNUZ", uint8, 1},
-                                                     {"C64", uint8, 8}}};
+constexpr std::array<ElementType, 7> element_types{{{"F32", float32},
+                                                    {"F64", float64},
+                                                    {"BF16", bfloat16},
+                                                    {"F16", float16},
+                                                    {"I64", int64},
+                                                    {"U8", uint8},
+                                                    {"BOOL", boolean}}};
 
 std::string all_type_names() {
   std::string names;
@@ -82,8 +69,7 @@ void interpret(Entry& entry, const std::string& dtype, const std::vector<std::ui
   std::uint64_t bytes = 1;
   bool overflow = false;
   for (const std::uint64_t size : shape) overflow |= __builtin_mul_overflow(bytes, size, &bytes);
-  overflow |= __builtin_mul_overflow(
-      bytes, type->raw_bytes ? type->raw_bytes : size_of(type->dtype), &bytes);
+  overflow |= __builtin_mul_overflow(bytes, size_of(type->dtype), &bytes);
   const auto shape_text = [&] { return fmt::format("[{}]", fmt::join(shape, ",")); };
   if (overflow)
     reject("tensor '{}': {} of shape {} takes more than 64 bits of bytes", excerpt(entry.name),
@@ -93,7 +79,6 @@ void interpret(Entry& entry, const std::string& dtype, const std::vector<std::ui
            excerpt(entry.name), type->name, excerpt(shape_text()), bytes, entry.end - entry.begin);
   try {
     for (const std::uint64_t size : shape) entry.shape.push_back(to_size(size));
-    if (type->raw_bytes) entry.shape.push_back(static_cast<std::int64_t>(type->raw_bytes));
     numel(entry.shape);  // throws where a size of 0 hides sizes that overflow together
   } catch (const ShapeError& error) {
     entry.unreadable =
@@ -262,9 +247,8 @@ Header parse_header(std::string_view text, std::uint64_t data_bytes) {
 }
 
 const char* name_of(DType dtype) {
-  return std::find_if(
-             element_types.begin(), element_types.end(),
-             [&](const ElementType& each) { return each.dtype == dtype && !each.raw_bytes; })
+  return std::find_if(element_types.begin(), element_types.end(),
+                      [&](const ElementType& each) { return each.dtype == dtype; })
       ->name;
 }
 

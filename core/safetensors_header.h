@@ -18,8 +18,6 @@ inline constexpr std::uint64_t max_header_bytes = 100'000'000;  // as the refere
 /// An Entry holds the values that the header gives for one tensor.
 struct Entry {
   std::string name;
-  /// The dtype and the shape in which tutti reads it. An element of a type that tutti does not have
-  /// is read as its bytes: the dtype is uint8 and the last dimension has the element's size.
   DType dtype = uint8;
   Shape shape = {};
   /// Why tutti cannot read the tensor although the format allows it; empty if tutti can.

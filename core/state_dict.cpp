@@ -8,7 +8,6 @@
 #include "safetensors_header.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <nlohmann/json.hpp>
 
@@ -34,26 +33,6 @@ std::size_t bytes_of(const Tensor& tensor) {
 }
 
 // ---- Reading.
-
-// The pages of a file, which tensors share. Writing to them copies them and leaves the file alone.
-class Mapping {
- public:
-  Mapping(int descriptor, std::uint64_t bytes) : bytes_(bytes) {
-    data_ =
-        ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor, 0);
-    if (data_ == MAP_FAILED)
-      fail<CheckpointError>("{} bytes cannot be mapped: {}", bytes_, std::strerror(errno));
-  }
-  ~Mapping() { ::munmap(data_, bytes_); }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  char* data() const { return static_cast<char*>(data_); }
-
- private:
-  void* data_;
-  std::size_t bytes_;
-};
 
 // A safetensors file that is open for reading. Its size is the one that it had when it was opened.
 class Source {
@@ -81,8 +60,6 @@ class Source {
       bytes -= static_cast<std::size_t>(got);
     }
   }
-
-  std::shared_ptr<Mapping> map() const { return std::make_shared<Mapping>(file_.get(), bytes_); }
 
  private:
   FileDescriptor file_;
@@ -142,7 +119,7 @@ void check_memory(std::uint64_t bytes) {
   if (bytes > memory)
     fail<CheckpointError>(
         "its tensors take {} bytes, but this process can have {} bytes of memory; choose tensors "
-        "with LoadOptions::names, or map the file with LoadOptions::map",
+        "with LoadOptions::names",
         bytes, memory);
 }
 
@@ -157,37 +134,18 @@ Tensor read_tensor(const Source& source, std::uint64_t data_begin, const Entry& 
   return tensor;
 }
 
-// Returns whether the tensor can stay in the mapped file: its elements are aligned there, and their
-// values need no check.
-bool can_be_mapped(const Entry& entry, std::uint64_t data_begin) {
-  return entry.dtype != boolean && entry.begin != entry.end &&
-         (data_begin + entry.begin) % size_of(entry.dtype) == 0;
-}
-
-Tensor view_of(const std::shared_ptr<Mapping>& mapping, std::uint64_t data_begin,
-               const Entry& entry) {
-  return from_blob(mapping->data() + data_begin + entry.begin, entry.shape, entry.dtype,
-                   [mapping] {});
-}
-
 StateDict load(const std::string& path, Metadata* metadata, const LoadOptions& options) {
   const Source source(path);
   const std::string text = read_header_text(source);
   const std::uint64_t data_begin = sizeof(std::uint64_t) + text.size();
   safetensors::Header header = safetensors::parse_header(text, source.bytes() - data_begin);
   const std::vector<Entry> entries = select_entries(std::move(header.entries), options);
-  const auto is_mapped = [&](const Entry& entry) {
-    return options.map && can_be_mapped(entry, data_begin);
-  };
-
-  std::uint64_t copied = 0;  // at most the size of the file, since no tensors overlap
-  for (const Entry& entry : entries) copied += is_mapped(entry) ? 0 : entry.end - entry.begin;
-  check_memory(copied);
-  const auto mapping = options.map ? source.map() : nullptr;
+  std::uint64_t bytes = 0;  // at most the size of the file, since no tensors overlap
+  for (const Entry& entry : entries) bytes += entry.end - entry.begin;
+  check_memory(bytes);
   StateDict tensors;
   for (const Entry& entry : entries)
-    tensors.emplace_back(entry.name, is_mapped(entry) ? view_of(mapping, data_begin, entry)
-                                                      : read_tensor(source, data_begin, entry));
+    tensors.emplace_back(entry.name, read_tensor(source, data_begin, entry));
   if (metadata) *metadata = std::move(header.metadata);
   return tensors;
 }

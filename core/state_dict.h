@@ -30,26 +30,16 @@ struct LoadOptions {
   /// The names of the tensors to read; without a value all of them. Tensors that are left out may
   /// have dtypes and shapes that tutti cannot read.
   std::optional<std::vector<std::string>> names = {};
-  /// Maps the file into memory instead of reading it: the pages of a tensor are read when it is
-  /// first used, and processes of one host share them. A change of a tensor stays in the process.
-  /// A file that is replaced by a rename, as AtomicFile does, stays mapped as it was. A mapped file
-  /// must not be truncated or rewritten in place: the system then changes tensors, or ends the
-  /// process with SIGBUS. Tensors whose bytes are not aligned in the file are copied, and so are
-  /// bool tensors, whose values are checked.
-  bool map = false;
 };
 
-/// Reads the tensors, on the CPU, in the order of the file's header. Integers other than int64 and
-/// uint8, 8-bit floating-point and complex numbers come as their bytes, in a uint8 tensor whose
-/// last dimension has the size of an element: I32 of shape (3,) is uint8 of shape (3, 4). The time
-/// is O(n log n) for n tensors, apart from their data.
+/// Reads the tensors, on the CPU, in the order of the file's header. The time is O(n log n) for n
+/// tensors, apart from their data.
 ///
 /// Throws a CheckpointError that names the file and the tensor if the file is absent, truncated,
 /// not a regular file or not what the format demands: a header of at most 100 MB that begins with
 /// '{', no key twice, dtypes, shapes and byte ranges that fit together, ranges without overlap and
-/// holes. Also if a tensor has a dtype that the format does not know, if a wanted one is absent, or
-/// if there is not enough memory. A file that claims huge tensors is refused before they are
-/// allocated.
+/// holes. Also if a wanted tensor is absent or has a dtype that tutti lacks, or if there is not
+/// enough memory. A file that claims huge tensors is refused before they are allocated.
 StateDict load_safetensors(const std::string& path, Metadata* metadata = nullptr,
                            const LoadOptions& options = {});
 

@@ -130,7 +130,6 @@ bool Tensor::is_dense() const {
 void* Tensor::raw() const {
   // Without elements there is no address to offset, and the offset may be outside of the storage.
   if (numel() == 0) return impl().storage->data();
-  if (Observer::current) Observer::current->before_access(*this);
   return static_cast<char*>(impl().storage->data()) +
          static_cast<std::size_t>(offset()) * size_of(dtype());
 }

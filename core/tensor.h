@@ -8,6 +8,7 @@
 #include "memory.h"
 #include "saturating_cast.h"
 
+#include <concepts>
 #include <functional>
 #include <iosfwd>
 #include <memory>
@@ -26,6 +27,17 @@ class Tensor {
  public:
   /// Makes the undefined tensor: `defined()` is false, and most other members throw an Error.
   Tensor() = default;
+  Tensor(const Tensor&) = default;
+  Tensor(Tensor&&) noexcept = default;
+  Tensor& operator=(const Tensor&) & = default;
+  Tensor& operator=(Tensor&&) & noexcept = default;
+  /// Changes the elements of a view, as in PyTorch: x[0] = y is x[0].copy_(y).
+  void operator=(const Tensor& source) && { copy_(source); }
+  /// @overload
+  void operator=(double value) && { fill_(value); }
+  // A module's parameter or buffer stays the same tensor: copy_() under NoGrad changes its numbers.
+  template <std::same_as<Tensor> T>
+  void operator=(const T& use_copy_) const& = delete;
 
   /// Wraps a storage. Throws a ShapeError if the view would reach outside of it.
   Tensor(std::shared_ptr<Storage> storage, const Shape& shape, const Strides& strides,
@@ -102,6 +114,8 @@ class Tensor {
   Tensor slice(std::int64_t dim, std::int64_t start, std::int64_t stop,
                std::int64_t step = 1) const;
   Tensor select(std::int64_t dim, std::int64_t index) const;
+  /// Returns select(0, index).
+  Tensor operator[](std::int64_t index) const { return select(0, index); }
   /// Repeats dimensions of size 1 without copying; -1 keeps a size.
   Tensor expand(const Shape& shape) const;
   /// Removes a dimension of size 1; returns the tensor itself where the size is another.
@@ -124,7 +138,8 @@ class Tensor {
 
   // ---- Changes in place. No gradient flows through them, so they throw an Error for a tensor that
   // an operation computed and that requires grad, and outside of NoGrad also if this tensor or the
-  // source requires grad.
+  // source requires grad. A source in the memory of this tensor is a ValueError, unless every
+  // element is changed by itself alone: x.add_(x) is legal, x.add_(x.transpose(0, 1)) is not.
 
   const Tensor& fill_(double value) const;
   const Tensor& zero_() const;
@@ -133,6 +148,16 @@ class Tensor {
   /// Adds scale * other, broadcast.
   const Tensor& add_(const Tensor& other, double scale = 1) const;
   const Tensor& mul_(double factor) const;
+  /// Computes in place; `other` broadcasts and has the dtype of this tensor. Where a gradient
+  /// flows, as to a sum of losses, write x = x + other.
+  const Tensor& operator+=(const Tensor& other) const;
+  const Tensor& operator-=(const Tensor& other) const;
+  const Tensor& operator*=(const Tensor& other) const;
+  const Tensor& operator/=(const Tensor& other) const;
+  const Tensor& operator+=(double number) const;
+  const Tensor& operator-=(double number) const;
+  const Tensor& operator*=(double number) const { return mul_(number); }
+  const Tensor& operator/=(double number) const;
 
   // ---- Autograd.
 

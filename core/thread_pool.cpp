@@ -1,6 +1,7 @@
 #include "thread_pool.h"
 
 #include "scoped_value.h"
+#include "thread_owned.h"
 
 #include <linux/futex.h>
 #include <signal.h>
@@ -12,7 +13,6 @@
 #include <chrono>
 #include <cstdint>
 #include <exception>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -24,28 +24,34 @@ namespace {
 // which is as long as most gaps between two loops, and then sleeps.
 class Signal {
  public:
+  using Clock = std::chrono::steady_clock;
+
   std::uint32_t load() const { return value_.load(); }
   void store(std::uint32_t value) { value_.store(value); }
   void add(int n) { value_.fetch_add(static_cast<std::uint32_t>(n)); }
   /// Returns the value after the subtraction.
   std::uint32_t subtract_one() { return value_.fetch_sub(1) - 1; }
-  /// Wakes at most `threads` of those that sleep.
-  void wake(int threads) {
-    if (sleepers_.load() > 0) futex(FUTEX_WAKE_PRIVATE, static_cast<std::uint32_t>(threads));
+  /// Wakes sleepers so that `wanted` of the `all` threads that use the signal are awake. Those that
+  /// it wakes count as awake from now on.
+  void wake(int wanted, int all) {
+    const int missing = wanted - all + sleepers_.load();
+    if (missing > 0) sleepers_ -= futex(FUTEX_WAKE_PRIVATE, static_cast<std::uint32_t>(missing));
   }
-  /// Returns once the value is not `old`.
-  void wait_while(std::uint32_t old) {
+  /// Returns once the value is not `old`. Sleeps from 50 us after `idle_since` on, which becomes
+  /// the time of waking.
+  void wait_while(std::uint32_t old, Clock::time_point& idle_since) {
     constexpr std::chrono::microseconds spin_time{50};
-    const auto begin = std::chrono::steady_clock::now();
     do {
       for (int i = 0; i < 16; ++i) {
         if (value_.load() != old) return;
         pause();
       }
-    } while (std::chrono::steady_clock::now() - begin < spin_time);
+    } while (Clock::now() - idle_since < spin_time);
     ++sleepers_;
-    while (value_.load() == old) futex(FUTEX_WAIT_PRIVATE, old);
+    while (value_.load() == old)
+      if (futex(FUTEX_WAIT_PRIVATE, old) == 0) ++sleepers_;  // wake() has subtracted it
     --sleepers_;
+    idle_since = Clock::now();
   }
 
  private:
@@ -56,8 +62,8 @@ class Signal {
     asm volatile("yield");
 #endif
   }
-  void futex(int operation, std::uint32_t value) {
-    syscall(SYS_futex, &value_, operation, value, nullptr, nullptr, 0);
+  int futex(int operation, std::uint32_t value) {
+    return static_cast<int>(syscall(SYS_futex, &value_, operation, value, nullptr, nullptr, 0));
   }
 
   std::atomic<std::uint32_t> value_{0};
@@ -68,7 +74,8 @@ static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
 // The helpers of one thread, and the loop that it runs.
 class Pool {
  public:
-  ~Pool() { end(); }
+  // Loops of a thread's other objects, which may end after this one, are serial.
+  ~Pool() { end(), in_share = true; }
 
   void run(int shares, ShareBody body, void* context) {
     start(shares - 1);
@@ -78,12 +85,14 @@ class Pool {
     const std::uint64_t number = (loop_.load() >> 32) + 1;
     loop_.store(number << 32 | static_cast<std::uint64_t>(shares) << 16);
     loops_.add(1);
-    loops_.wake(shares - 1);
+    loops_.wake(shares - 1, static_cast<int>(helpers_.size()));
     {
       const ScopedValue scope(in_share, true);
       while (run_one_share()) continue;
     }
-    for (std::uint32_t left; (left = unfinished_.load()) > 0;) unfinished_.wait_while(left);
+    auto idle_since = Signal::Clock::now();
+    for (std::uint32_t left; (left = unfinished_.load()) > 0;)
+      unfinished_.wait_while(left, idle_since);
     is_failed_ = false;
     if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   }
@@ -91,15 +100,15 @@ class Pool {
   void end() {
     ends_ = true;
     loops_.add(1);
-    loops_.wake(static_cast<int>(helpers_.size()));
+    loops_.wake(static_cast<int>(helpers_.size()), static_cast<int>(helpers_.size()));
     for (std::thread& helper : helpers_) helper.join();
     helpers_.clear();
     ends_ = false;
   }
 
  private:
-  // Starts helpers until there are as many, or the system has no more threads: then their shares
-  // are left to the others. Signals are left to the threads of the program.
+  // Starts helpers until there are as many, or the system has no more threads or memory: then their
+  // shares are left to the others. Signals are left to the threads of the program.
   void start(int helpers) {
     if (static_cast<int>(helpers_.size()) >= helpers) return;
     sigset_t all, before;
@@ -107,16 +116,17 @@ class Pool {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
       while (static_cast<int>(helpers_.size()) < helpers) helpers_.emplace_back([this] { help(); });
-    } catch (const std::system_error&) {}
+    } catch (const std::exception&) {}
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
 
   void help() {
     in_share = true;
+    auto idle_since = Signal::Clock::now();
     while (!ends_) {
       const std::uint32_t loops = loops_.load();  // before the look at the loop
-      while (run_one_share()) continue;
-      if (!ends_) loops_.wait_while(loops);
+      while (run_one_share()) idle_since = Signal::Clock::now();
+      if (!ends_) loops_.wait_while(loops, idle_since);
     }
   }
 
@@ -134,7 +144,7 @@ class Pool {
     } catch (...) {
       if (!is_failed_.exchange(true)) error_ = std::current_exception();
     }
-    if (unfinished_.subtract_one() == 0) unfinished_.wake(1);
+    if (unfinished_.subtract_one() == 0) unfinished_.wake(1, 1);
     return true;
   }
 
@@ -148,29 +158,21 @@ class Pool {
   std::vector<std::thread> helpers_;
 };
 
-// The pool of the calling thread; null once the thread ends.
-Pool* own_pool() {
-  static thread_local bool has_ended = false;
-  struct Owner {
-    Pool pool;
-    ~Owner() { has_ended = true; }
-  };
-  static thread_local Owner owner;
-  return has_ended ? nullptr : &owner.pool;
-}
-
 }  // namespace
 
 void run_shares(int shares, ShareBody body, void* context) {
   shares = std::min(shares, 0xffff);
-  Pool* const pool = in_share ? nullptr : own_pool();
-  if (pool) return pool->run(shares, body, context);
+  if (!in_share) {
+    ++loop_count.loops;
+    loop_count.shares += shares;
+    return of_thread<Pool>().run(shares, body, context);
+  }
   const ScopedValue scope(in_share, true);
   for (int share = 0; share < shares; ++share) body(share, shares, context);
 }
 
 void end_helpers() {
-  if (Pool* const pool = in_share ? nullptr : own_pool()) pool->end();
+  if (!in_share) of_thread<Pool>().end();
 }
 
 }  // namespace tutti::detail

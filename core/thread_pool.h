@@ -3,6 +3,8 @@
 // sleep. What a share computes, and where it begins and ends, is decided by the caller.
 #pragma once
 
+#include <cstdint>
+
 namespace tutti::detail {
 
 using ShareBody = void (*)(int share, int shares, void* context);
@@ -13,9 +15,11 @@ using ShareBody = void (*)(int share, int shares, void* context);
 void run_shares(int shares, ShareBody body, void* context);
 /// Whether the calling thread works on a share, where loops are serial.
 inline constinit thread_local bool in_share = false;
-/// Whether loops of the calling thread run on OpenMP's threads, because oneDNN's last call did: two
-/// sets of threads would take the cores from each other while they spin.
-inline constinit thread_local bool loops_use_openmp = false;
+/// How many loops the calling thread has run with helpers, and in how many shares.
+struct LoopCount {
+  std::int64_t loops = 0, shares = 0;
+};
+inline constinit thread_local LoopCount loop_count;
 /// Ends the helpers of the calling thread, which start anew with the next loop.
 void end_helpers();
 

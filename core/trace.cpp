@@ -4,6 +4,7 @@
 #include "cuda/ranges.h"
 #include "error.h"
 #include "fork.h"
+#include "thread_owned.h"
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -57,13 +58,13 @@ struct Thread {
   std::string name;
   std::int64_t announced = 0;  // the last Profile that got the thread's name
 };
-thread_local Thread this_thread;
+Thread& this_thread() { return tutti::detail::of_thread<Thread>(); }
 
 void add(Kind kind, const std::string& name, Clock::time_point begin, Clock::time_point end,
          const std::string& details) {
   Collector& all = collector();
   if (!is_profiling() || all.process.is_of_parent()) return;
-  Thread& thread = this_thread;
+  Thread& thread = this_thread();
   const int rank = thread.rank >= 0 ? thread.rank : all.rank.load();
   const std::lock_guard lock(all.mutex);
   if (all.events.size() >= max_events) {
@@ -88,7 +89,8 @@ double microseconds(Clock::duration time) {
 }
 
 std::string quoted(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::ordered_json(text).dump(-1, ' ', false,
+                                           nlohmann::ordered_json::error_handler_t::replace);
 }
 
 std::string process_name(int rank) {
@@ -163,9 +165,9 @@ void add_async(const std::string& name, Clock::time_point begin, Clock::time_poi
 }
 
 void name_thread(const std::string& name, int rank) {
-  this_thread.name = name;
-  this_thread.rank = rank;
-  this_thread.announced = 0;
+  this_thread().name = name;
+  this_thread().rank = rank;
+  this_thread().announced = 0;
 }
 
 Profile::Profile(std::string path, int rank) : path_(std::move(path)) {
@@ -176,7 +178,7 @@ Profile::Profile(std::string path, int rank) : path_(std::move(path)) {
         "trace: a Profile exists already; a process has one at a time, so finish that one first");
   write_timeline(path_, "[\n]\n");  // fails now rather than at the end of the run
   std::remove(path_.c_str());
-  if (this_thread.name.empty()) this_thread.name = "main";
+  if (this_thread().name.empty()) this_thread().name = "main";
   all.events.clear();
   all.dropped = 0;
   all.start = Clock::now();

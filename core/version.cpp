@@ -54,7 +54,6 @@ std::string describe_build() {
   for (const auto& [name, value] : {std::pair<const char*, std::string>{"compiler", compiler()},
                                     {"vector instructions", vector_instructions()},
                                     {"oneDNN", TUTTI_BUILT_WITH_ONEDNN},
-                                    {"OpenMP", TUTTI_BUILT_WITH_OPENMP},
                                     {"computes with", describe_threads()},
                                     {"MPI", TUTTI_BUILT_WITH_MPI},
                                     {"JPEG and PNG", TUTTI_BUILT_WITH_IMAGES},

@@ -16,7 +16,7 @@ std::string compiler();
 std::string vector_instructions();
 
 /// Returns "tutti 0.2.0" and, on lines of their own, the compiler, the vector instructions that the
-/// kernels use, and which of oneDNN, OpenMP, MPI, image files, CUDA and NCCL were found.
+/// kernels use, and which of oneDNN, MPI, image files, CUDA and NCCL were found.
 std::string describe_build();
 
 }  // namespace tutti

@@ -12,8 +12,8 @@ namespace tutti::data {
 
 /// The samples of one step that one rank computes with.
 struct Batch {
-  Tensor images;            ///< (n, ...): the samples' images after the transforms
-  Tensor labels;            ///< int64 (n)
+  Tensor images;  ///< (n, ...): the samples' images after the transforms
+  Tensor labels;  ///< int64 (n); with masks the class of each pixel, int64 (n, height, width)
   Tensor soft_labels = {};  ///< float32 (n, classes), where a BatchTransform has made them
   std::vector<std::int64_t> indices = {};  ///< of the samples in the dataset
   std::int64_t epoch = 0;

@@ -86,13 +86,7 @@ std::shared_ptr<const TensorDataset> read_files(const std::vector<std::string>& 
 std::vector<std::string> read_names(const std::string& path, std::int64_t classes) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return {};
-  constexpr std::int64_t most_bytes = 1 << 16;
-  if (data_file_size(path) > most_bytes)
-    fail<DataError>("data file {} is too long: expected {} names of classes", path, classes);
-  std::vector<std::string> names;
-  std::ifstream file(path);
-  for (std::string name; std::getline(file, name);)
-    if (!name.empty()) names.push_back(excerpt(name));
+  std::vector<std::string> names = read_class_names(path);
   if (static_cast<std::int64_t>(names.size()) != classes)
     fail<DataError>("data file {} is corrupt: it has {} names of classes, expected {}", path,
                     names.size(), classes);

@@ -31,6 +31,12 @@ struct FolderEntry {
 /// DataError that names the folder if it cannot be read.
 std::vector<FolderEntry> list_folder(const std::string& folder);
 
+/// Reads the names of classes from a text file in UTF-8, one on each line; empty lines may follow
+/// the last one, and a byte order mark does not count. Throws a DataError that names the file, and
+/// the line where there is one: for another encoding, an empty line between names, control
+/// characters, or a file of more than 64 KiB.
+std::vector<std::string> read_class_names(const std::string& path);
+
 /// Throws a DataError that ends with `advice` unless `folder` is a folder.
 void check_data_folder(const std::string& folder, const char* advice);
 

@@ -39,40 +39,6 @@ std::string Subset::describe(std::int64_t index) const {
   return dataset_->describe(index_in_dataset(index));
 }
 
-// ---- ConcatDataset
-
-ConcatDataset::ConcatDataset(std::vector<std::shared_ptr<const Dataset>> datasets)
-    : datasets_(std::move(datasets)) {
-  if (datasets_.empty()) fail<ValueError>("ConcatDataset: expected at least one dataset, got none");
-  std::int64_t end = 0;
-  for (const auto& dataset : datasets_) {
-    if (!dataset) fail<ValueError>("ConcatDataset: expected datasets, got null");
-    if (dataset->class_names() != datasets_[0]->class_names())
-      fail<ValueError>(
-          "ConcatDataset: expected datasets with the same class names in the same order, but "
-          "dataset {} has others than dataset 0",
-          ends_.size());
-    ends_.push_back(end += dataset->size());
-  }
-}
-
-ConcatDataset::SampleLocation ConcatDataset::find(std::int64_t index) const {
-  check_index(index);
-  const auto which =
-      static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), index) - ends_.begin());
-  return {datasets_[which].get(), which == 0 ? index : index - ends_[which - 1]};
-}
-
-Sample ConcatDataset::get(std::int64_t index) const {
-  const SampleLocation found = find(index);
-  return found.dataset->get(found.index);
-}
-
-std::string ConcatDataset::describe(std::int64_t index) const {
-  const SampleLocation found = find(index);
-  return found.dataset->describe(found.index);
-}
-
 // ---- TensorDataset
 
 TensorDataset::TensorDataset(Tensor images, Tensor labels, std::vector<std::string> class_names)

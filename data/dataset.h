@@ -1,6 +1,6 @@
-// Dataset is a list of labelled images that are read on demand. This header has the interface, and
-// the datasets that need no files: parts and concatenations of others, tensors in memory, and
-// made-up images. image_folder.h reads files; loader.h makes batches.
+// Dataset is a list of labelled images, or of images with masks, that are read on demand. This
+// header has the interface, and the datasets that need no files: parts of others, tensors in
+// memory, and made-up images. image_folder.h reads files; loader.h makes batches.
 #pragma once
 
 #include "../core/tensor.h"
@@ -11,11 +11,13 @@
 
 namespace tutti::data {
 
-/// One labelled image.
+/// One labelled image, or an image with the class of each pixel.
 struct Sample {
   Tensor image;            ///< uint8 (height, width, channels), of any size
   std::int64_t label = 0;  ///< the number of its class
   std::string name = {};   ///< what errors call the sample: its file, or its index in the dataset
+  /// The class of each pixel, uint8 (height, width, 1), contiguous; undefined where there is none.
+  Tensor mask = {};
 };
 
 /// A Dataset is a list of samples. Its members may be called from many threads at a time.
@@ -55,28 +57,6 @@ class Subset final : public Dataset {
 
   std::shared_ptr<const Dataset> dataset_;
   std::vector<std::int64_t> indices_;
-};
-
-/// The samples of several datasets, one dataset after the other.
-class ConcatDataset final : public Dataset {
- public:
-  /// Throws a ValueError for an empty list, and where the datasets name their classes differently.
-  explicit ConcatDataset(std::vector<std::shared_ptr<const Dataset>> datasets);
-
-  std::int64_t size() const override { return ends_.back(); }
-  Sample get(std::int64_t index) const override;
-  std::vector<std::string> class_names() const override { return datasets_[0]->class_names(); }
-  std::string describe(std::int64_t index) const override;
-
- private:
-  struct SampleLocation {
-    const Dataset* dataset;
-    std::int64_t index;
-  };
-  SampleLocation find(std::int64_t index) const;
-
-  std::vector<std::shared_ptr<const Dataset>> datasets_;
-  std::vector<std::int64_t> ends_;  // the number of samples up to the end of each dataset
 };
 
 /// Images of one size that are in memory.

@@ -10,6 +10,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -27,12 +28,14 @@ struct Layout {
   Shape shape;
   Strides strides;
   DType dtype = uint8;
+  bool has_mask = false;
   bool operator==(const Layout&) const = default;
 };
 
 std::string to_string(const Layout& layout) {
-  return fmt::format("{} {} with strides {}", tutti::to_string(layout.dtype),
-                     tutti::to_string(layout.shape), fmt::join(layout.strides, ", "));
+  return fmt::format("{} {} with strides {}{}", tutti::to_string(layout.dtype),
+                     tutti::to_string(layout.shape), fmt::join(layout.strides, ", "),
+                     layout.has_mask ? " and a mask" : "");
 }
 
 // Calls `call`. What it throws is thrown anew with the name of what is loaded in front. What the
@@ -67,22 +70,37 @@ std::shared_ptr<Storage> allocate(std::int64_t elements, DType dtype, Device use
                         : std::make_shared<Storage>(bytes, Device::cpu());
 }
 
-// Returns an uninitialised batch of `count` images of this layout.
-Tensor empty_batch(const Layout& layout, std::int64_t count, Device user) {
-  Shape shape = layout.shape;
-  Strides strides = layout.strides;
+// Returns an uninitialised batch of `count` tensors of this form.
+Tensor empty_batch(Shape shape, Strides strides, DType dtype, std::int64_t count, Device user) {
   const std::int64_t elements = numel(shape);
   shape.insert(0, count);
   strides.insert(0, elements);
-  return Tensor(allocate(count * elements, layout.dtype, user), shape, strides, 0, layout.dtype);
+  return Tensor(allocate(count * elements, dtype, user), shape, strides, 0, dtype);
+}
+
+// Copies the bytes of an image into its place of a batch. An image of another size stays out.
+void copy_image(const Tensor& image, std::int64_t count, std::size_t index, const Tensor& batch) {
+  const std::size_t bytes = static_cast<std::size_t>(image.numel()) * size_of(image.dtype());
+  if (count > 0 && batch.dtype() == image.dtype() && batch.numel() == count * image.numel())
+    std::memcpy(static_cast<char*>(batch.raw()) + bytes * index, image.raw(), bytes);
+}
+
+// Copies the label of a sample, or its mask, into its place of the batch's labels.
+void copy_label(const Sample& sample, std::int64_t count, std::size_t index, const Tensor& labels) {
+  if (count == 0) return;
+  const std::int64_t size = sample.mask.defined() ? sample.mask.numel() : 1;
+  if (labels.numel() != count * size) return;
+  std::int64_t* const to = labels.data<std::int64_t>() + static_cast<std::int64_t>(index) * size;
+  if (sample.mask.defined()) std::copy_n(sample.mask.data<std::uint8_t>(), size, to);
+  else *to = sample.label;
 }
 
 }  // namespace
 
 // A batch under way. The mutex of the queue guards `claimed`, `finished` and `done`; `allocation`
-// guards the first assignment of batch.images, since allocating pinned memory takes long. A task
-// has its slot, its label and its image for itself; the thread that finishes the last task has the
-// whole job.
+// guards the first assignment of batch.images and batch.labels, since allocating pinned memory
+// takes long. A task has its slot, its label or mask and its image for itself; the thread that
+// finishes the last task has the whole job.
 struct DataLoader::Job {
   Batch batch;
   // The samples to load. For an empty batch it is one that shows the shape of the images.
@@ -214,8 +232,6 @@ std::shared_ptr<DataLoader::Job> DataLoader::make_job(std::int64_t number) {
   const auto [begin, end] = sampler_.rank_range(number);
   auto job = std::make_shared<Job>();
   job->batch.indices.assign(order_.begin() + begin, order_.begin() + end);
-  job->batch.labels =
-      Tensor(allocate(end - begin, int64, options_.pin_memory_for), {end - begin}, {1}, 0, int64);
   job->batch.epoch = state_.epoch;
   job->batch.number = number;
   job->batch.global_size = last - first;
@@ -253,33 +269,37 @@ void DataLoader::load(Job& job, std::size_t task) const {
   const trace::Span span("load sample");
   const std::int64_t index = job.tasks[task];
   Slot& slot = job.slots[task];
-  Tensor image;
+  Sample sample;
   with_name(slot.name, [&] {
     slot.name = dataset_->describe(index);
-    Sample sample = dataset_->get(index);
+    sample = dataset_->get(index);
     if (!sample.name.empty()) slot.name = sample.name;
-    if (!job.batch.indices.empty()) job.batch.labels.data<std::int64_t>()[task] = sample.label;
-    image = apply_transforms(
-        options_.transforms, sample.image,
+    sample = apply_transforms(
+        options_.transforms, std::move(sample),
         {.seed = options_.sampler.seed, .epoch = job.batch.epoch, .sample = index});
-    if (!image.is_dense() || !image.device().is_cpu())
+    if (!sample.image.is_dense() || !sample.image.device().is_cpu())
       fail<DataError>("expected a dense image on the CPU from the transforms");
   });
-  slot.layout = {image.shape(), image.strides(), image.dtype()};
+  const Tensor &image = sample.image, &mask = sample.mask;
+  slot.layout = {image.shape(), image.strides(), image.dtype(), mask.defined()};
   const auto count = static_cast<std::int64_t>(job.batch.indices.size());
-  Tensor batch;
+  Tensor images, labels;
   const std::string what = fmt::format("batch {} of epoch {}, {} images such as {}",
                                        job.batch.number, job.batch.epoch, count, slot.name);
   with_name(what, [&] {
     const std::lock_guard lock(job.allocation);
-    if (!job.batch.images.defined())
-      job.batch.images = empty_batch(slot.layout, count, options_.pin_memory_for);
-    batch = job.batch.images;
+    if (!job.batch.images.defined()) {
+      const Device user = options_.pin_memory_for;
+      const Shape of_label = mask.defined() ? Shape{mask.size(0), mask.size(1)} : Shape{};
+      job.batch.labels = empty_batch(of_label, dense_strides(of_label), int64, count, user);
+      job.batch.images = empty_batch(image.shape(), image.strides(), image.dtype(), count, user);
+    }
+    images = job.batch.images;
+    labels = job.batch.labels;
   });
   // complete() finds images of another layout.
-  const std::size_t bytes = static_cast<std::size_t>(image.numel()) * size_of(image.dtype());
-  if (count > 0 && batch.dtype() == image.dtype() && batch.numel() == count * image.numel())
-    std::memcpy(static_cast<char*>(batch.raw()) + bytes * task, image.raw(), bytes);
+  copy_image(image, count, task, images);
+  copy_label(sample, count, task, labels);
 }
 
 // Checks a job whose samples have been loaded, and applies the transforms of batches.

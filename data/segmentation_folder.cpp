@@ -1,15 +1,17 @@
 #include "segmentation_folder.h"
 
 #include "data_file.h"
-#include "transforms/masked.h"
+#include "decode/formats.h"
 
-#include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <map>
 
 namespace tutti::data {
 namespace {
+
+bool have_one_size(const Tensor& a, const Tensor& b) {
+  return a.size(0) == b.size(0) && a.size(1) == b.size(1);
+}
 
 // Returns the paths of a folder's pictures by their names without endings.
 std::map<std::string, std::string> files_by_stem(const std::string& folder) {
@@ -24,20 +26,6 @@ std::map<std::string, std::string> files_by_stem(const std::string& folder) {
   return files;
 }
 
-std::vector<std::string> read_class_names(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) fail_unreadable(fmt::format("cannot open {}", path), errno);
-  std::vector<std::string> names;
-  for (std::string line; std::getline(file, line);) {
-    if (line.ends_with('\r')) line.pop_back();
-    if (!line.empty()) names.push_back(line);
-  }
-  if (names.empty() || names.size() > 255)
-    fail<DataError>("{}: expected the names of 1 to 255 classes, one on each line, got {}", path,
-                    names.size());
-  return names;
-}
-
 }  // namespace
 
 SegmentationFolder::SegmentationFolder(const std::string& root, Options options)
@@ -47,6 +35,10 @@ SegmentationFolder::SegmentationFolder(const std::string& root, Options options)
                      options.decode.min_size);
   check_data_folder(root, "expected images/, masks/ and classes.txt in it");
   class_names_ = read_class_names(root + "/classes.txt");
+  if (class_names_.empty() || class_names_.size() > 255)
+    fail<DataError>(
+        "{}/classes.txt: expected the names of 1 to 255 classes, one on each line, got {}", root,
+        class_names_.size());
   const auto images = files_by_stem(root + "/images");
   auto masks = files_by_stem(root + "/masks");
   for (const auto& [stem, image] : images) {
@@ -67,6 +59,11 @@ std::string SegmentationFolder::describe(std::int64_t index) const {
   return files_[static_cast<std::size_t>(index)].image;
 }
 
+std::pair<std::int64_t, std::int64_t> SegmentationFolder::stored_size(std::int64_t index) const {
+  check_index(index);
+  return data::stored_size(files_[static_cast<std::size_t>(index)].image);
+}
+
 void SegmentationFolder::check_values(const Tensor& mask, const std::string& path) const {
   const std::uint8_t* values = mask.data<std::uint8_t>();
   const auto classes = static_cast<std::int64_t>(class_names_.size());
@@ -77,16 +74,37 @@ void SegmentationFolder::check_values(const Tensor& mask, const std::string& pat
                       i % mask.size(1));
 }
 
+// A mask with an orientation of its own needs no guess.
+std::pair<Tensor, Tensor> SegmentationFolder::make_upright(const DecodedImage& image,
+                                                           const DecodedImage& mask,
+                                                           const Files& files) const {
+  const Tensor shown = upright(image.pixels, image.orientation);
+  if (!options_.decode.apply_orientation) return {image.pixels, mask.pixels};
+  if (image.orientation == 1 || mask.orientation != 1)
+    return {shown, upright(mask.pixels, mask.orientation)};
+  const bool fits_stored = have_one_size(mask.pixels, image.pixels),
+             fits_shown = have_one_size(mask.pixels, shown);
+  if (fits_stored && fits_shown && options_.mask_orientation == MaskOrientation::by_size)
+    fail<DataError>(
+        "{}: its EXIF orientation ({}) turns or mirrors the picture, and the sizes do not tell "
+        "whether {} shows it as it is stored or as it is shown: mask_orientation has to say which",
+        files.image, image.orientation, files.mask);
+  const bool is_as_stored =
+      fits_stored && (!fits_shown || options_.mask_orientation == MaskOrientation::as_stored);
+  return {shown, is_as_stored ? upright(mask.pixels, image.orientation) : mask.pixels};
+}
+
 Sample SegmentationFolder::get(std::int64_t index) const {
   check_index(index);
   const Files& files = files_[static_cast<std::size_t>(index)];
-  const Tensor image = read_image(files.image, options_.decode),
-               mask = read_mask(files.mask, options_.decode);
-  if (mask.size(0) != image.size(0) || mask.size(1) != image.size(1))
+  DecodedImage stored = read_stored_image(files.image, options_.decode),
+               stored_mask = read_stored_mask(files.mask, options_.decode);
+  const auto [image, mask] = make_upright(stored, stored_mask, files);
+  if (!have_one_size(mask, image))
     fail<DataError>("{}: expected a mask of {} x {} pixels, as {} has, got {} x {}", files.mask,
                     image.size(0), image.size(1), files.image, mask.size(0), mask.size(1));
   check_values(mask, files.mask);
-  return {.image = join_mask(image, mask), .name = files.image};
+  return {.image = image, .name = files.image, .mask = mask};
 }
 
 }  // namespace tutti::data

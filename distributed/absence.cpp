@@ -26,10 +26,7 @@ std::vector<int> ranks_to_ask(const PendingState& state) {
 }
 
 std::vector<int> ranks_to_describe(const PendingState& state) {
-  if (!state.missing.empty()) return state.missing;
-  std::vector<int> ranks = ranks_to_ask(state);
-  for (const auto& [rank, calls] : state.latest_calls) ranks.push_back(rank);
-  return ranks;
+  return state.missing.empty() ? ranks_to_ask(state) : state.missing;
 }
 
 std::string departure(const PendingState& state, const char* how) {
@@ -41,23 +38,23 @@ std::string departure(const PendingState& state, const char* how) {
 }
 
 std::string absence(const PendingState& state, std::chrono::milliseconds timeout, int own_rank) {
-  if (state.missing.empty() && !state.hosts_to_ask.empty()) {  // the ranks not asked may be absent
-    const std::vector<int> asked = ranks_to_ask(state);
-    return fmt::format(
-        "{}, for which rank {} waits, {} issued it as far as is known, but it did not end within "
-        "{}: another rank is absent, or the network hangs",
-        ranks_to_string(asked), own_rank, asked.size() == 1 ? "has" : "have", to_string(timeout));
-  }
-  if (state.missing.empty())
+  const std::vector<int> asked = ranks_to_ask(state);
+  if (asked.empty() || (state.missing.empty() && state.on_device && state.asks_all))
     return fmt::format(
         "all ranks have issued it, but it did not end within {}: a device or the network hangs, or "
         "the devices of some ranks wait in another group",
         to_string(timeout));
+  if (state.missing.empty())  // the ranks not asked may be absent
+    return fmt::format(
+        "{}, for which rank {} waits, {} issued it as far as is known, but it did not end within "
+        "{}: another rank is absent, or the network hangs",
+        ranks_to_string(asked), own_rank, asked.size() == 1 ? "has" : "have", to_string(timeout));
+  const std::string missing = ranks_to_string(state.missing);
   if (state.in_transfer)
-    return to_string(
-        Absence{state.missing, "stopped in the middle of the transfer and did not go on", timeout});
-  return to_string(Absence{.ranks = state.missing, .timeout = timeout}) + "; " +
-         last_completed(state.missing, state.last_completed);
+    return fmt::format("{} stopped in the middle of the transfer and did not go on within {}",
+                       missing, to_string(timeout));
+  return fmt::format("{} did not arrive within {}; {}", missing, to_string(timeout),
+                     last_completed(state.missing, state.last_completed));
 }
 
 }  // namespace tutti::distributed

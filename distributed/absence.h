@@ -4,8 +4,6 @@
 
 #include "collective.h"
 
-#include <map>
-
 namespace tutti::distributed {
 
 /// What a backend knows about a collective that is not done. Ranks are those of the group.
@@ -16,13 +14,12 @@ struct PendingState {
   /// first rank of an entry is asked at the deadline. Where it does not answer, or answers that it
   /// has not issued this call, all ranks of the entry are missing but those that answer otherwise.
   std::vector<std::vector<int>> hosts_to_ask = {};
-  std::vector<int> departed = {};   ///< Those of them that have destroyed the group.
+  bool asks_all = false;            ///< All of them are asked again and again, and not only a few.
+  std::vector<int> departed = {};   ///< World adds those of them that will issue no more calls.
   std::int64_t last_completed = 0;  ///< The last collective that all the missing ranks completed.
   std::string disagreement = {};    ///< Where the ranks are at different calls: both calls.
-  /// The latest calls of other ranks, by rank, where the backend knows them and World does not:
-  /// those of the missing ranks or, if none is missing, those of some ranks.
-  std::map<int, std::string> latest_calls = {};
-  bool in_transfer = false;  ///< All ranks had arrived, and their data was being moved.
+  bool in_transfer = false;         ///< All ranks had arrived, and their data was being moved.
+  bool on_device = false;           ///< Devices wait for it, after the hosts have issued it.
 };
 
 /// Errors describe at most so many of the absent ranks.
@@ -32,7 +29,7 @@ std::span<const int> first_few(std::span<const int> ranks);
 std::vector<int> ranks_to_ask(const PendingState& state);
 
 /// Returns the ranks that are missing at a deadline. Where none is, those that were asked may wait
-/// for others, and the device of any rank may wait in another group.
+/// for others.
 std::vector<int> ranks_to_describe(const PendingState& state);
 
 /// Returns the text for ranks that have departed; `how` is "its process is exiting".

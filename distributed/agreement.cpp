@@ -1,5 +1,6 @@
 #include "agreement.h"
 
+#include "../core/excerpt.h"
 #include "../core/signal_stack.h"
 #include "backend.h"
 #include "broadcast_text.h"
@@ -7,6 +8,9 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -15,7 +19,6 @@ namespace tutti::distributed {
 namespace {
 
 constexpr std::array stop_signals{SIGTERM, SIGINT, SIGUSR1, SIGHUP};
-constexpr std::int64_t steps_between_waits = 10;  // where the host waits for the device
 
 // What the signal handler reads and writes. It may do so because atomics without a lock are safe
 // in a handler.
@@ -48,7 +51,26 @@ void note_signal(int number) {
   errno = saved_errno;
 }
 
+// Shows the first of the `lines` that `others` does not have.
+std::string own_lines(const std::vector<std::string>& lines,
+                      const std::vector<std::string>& others) {
+  constexpr std::size_t most = 8;
+  std::vector<std::string> own;
+  for (const std::string& line : lines)
+    if (std::ranges::count(others, line) == 0) own.push_back(excerpt(line));
+  if (own.size() > most) own.resize(most), own.emplace_back("...");
+  return own.empty() ? "none of these" : fmt::format("{}", fmt::join(own, ", "));
+}
+
 }  // namespace
+
+void check_same_on_ranks(const ProcessGroup& group, const std::string& what,
+                         const std::string& text) {
+  compare_texts(group, text, what, [&](const auto& of_rank_0, const auto& of_other, int other) {
+    fail<ValueError>("expected the same {} on every rank; rank 0 has {}, rank {} has {}", what,
+                     own_lines(of_rank_0, of_other), other, own_lines(of_other, of_rank_0));
+  });
+}
 
 void call_on_all_ranks(const ProcessGroup& group, const std::string& name,
                        const std::function<void()>& call,
@@ -89,26 +111,13 @@ StopAgreement::StopAgreement(ProcessGroup group, const StopRequest* request)
     : group_(std::move(group)), request_(request) {}
 
 void StopAgreement::begin_step(bool can_go_on) {
-  ++steps_;
-  if (can_agree()) start(can_go_on ? request_->load() : cannot_go_on);
-}
-
-void StopAgreement::end_step() {
-  if (!request_) return;
-  if (!group_.capabilities().device_waits) return finish();
-  if (steps_ % steps_between_waits != 0) return;
-  if (!stream_) stream_ = cuda::Stream::create(group_.implementation()->staging_device().index());
-  const cuda::StreamScope scope(*stream_);
-  if (largest_.defined()) finish();
-  start(request_->load());
-}
-
-void StopAgreement::start(int wish) {
-  largest_ = full({}, wish, {.dtype = int64});
+  if (!can_agree()) return;
+  largest_ = full({}, can_go_on ? request_->load() : cannot_go_on, {.dtype = int64});
   work_ = group_.all_reduce(largest_, ReduceOp::max, {.name = "stop"});
 }
 
-void StopAgreement::finish() {
+void StopAgreement::end_step() {
+  if (!can_agree()) return;
   work_.wait();
   if (agreed_ == 0) agreed_ = largest_.item<int>();
 }

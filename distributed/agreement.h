@@ -1,13 +1,12 @@
-// How the ranks of a training program stop together: all with the error that one of them has, or
-// all after the same step because a signal has asked one of them to stop.
+// How the ranks of a training program start and stop together: with the same settings, all with the
+// error that one of them has, or all after the same step because a signal has asked one of them to
+// stop.
 #pragma once
 
-#include "../core/cuda/stream.h"
 #include "process_group.h"
 
 #include <atomic>
 #include <functional>
-#include <optional>
 
 namespace tutti::distributed {
 
@@ -34,6 +33,18 @@ void call_on_all_ranks(const ProcessGroup& group, const std::string& name,
                        const std::function<void()>& call,
                        const std::function<int(const std::exception&)>& code_of);
 
+/// Throws a ValueError, with the same text on every rank, unless all ranks pass the same `text`.
+/// Its lines are the settings on which the numbers of a run depend, such as "lr = 0.1"; `what`
+/// names them in the error, which shows the lines in which the first rank that differs does. Ranks
+/// with other settings would train on in silence:
+///
+///   distributed::check_same_on_ranks(group, "settings", fmt::format("lr = {}\nseed = {}", lr,
+///   seed));
+///
+/// This call is collective (compare_texts()).
+void check_same_on_ranks(const ProcessGroup& group, const std::string& what,
+                         const std::string& text);
+
 /// The number of the signal that asked this process to stop; 0 for none.
 using StopRequest = std::atomic<int>;
 
@@ -59,17 +70,15 @@ std::string signal_name(int signal);
 ///     stop.end_step();
 ///   }
 ///
-/// Where ranks are several, each step starts an all-reduce of 8 bytes, which travels while the step
-/// computes. Where waiting for a collective makes the device wait (NCCL), one step in ten starts
-/// it, on a stream of its own, and the tenth step behind it reads the result: the host never waits
-/// for the steps that the device has still to compute.
+/// Where ranks are several, each step starts an all-reduce of 8 bytes, which travels through the
+/// hosts while the step computes: no host waits for what its device has still to compute.
 class StopAgreement {
  public:
   /// Never stops where `request` is null, which it must be on all ranks or on none.
   StopAgreement(ProcessGroup group, const StopRequest* request);
 
-  /// Returns whether the ranks agree after every step, so that one of them may look ahead.
-  bool can_agree() const { return request_ && !group_.capabilities().device_waits; }
+  /// Returns whether the ranks agree after every step.
+  bool can_agree() const { return request_ != nullptr; }
   /// Begins a step, after which the ranks stop if one of them cannot go on. This call is
   /// collective, and so is end_step().
   void begin_step(bool can_go_on = true);
@@ -83,15 +92,10 @@ class StopAgreement {
  private:
   static constexpr int cannot_go_on = 1000;  // larger than the number of any signal
 
-  void start(int wish);
-  void finish();
-
   ProcessGroup group_;
   const StopRequest* request_;
-  std::int64_t steps_ = 0;
   Tensor largest_;  // int64: the largest number of a signal of all ranks
   Work work_;
-  std::optional<cuda::Stream> stream_;  // of the collective, where the device waits for it
   int agreed_ = 0;
 };
 

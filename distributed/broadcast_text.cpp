@@ -1,9 +1,22 @@
 #include "broadcast_text.h"
 
+#include "../core/hash.h"
+
 #include <algorithm>
 #include <cstring>
+#include <sstream>
 
 namespace tutti::distributed {
+namespace {
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace
 
 std::string broadcast_text(const ProcessGroup& group, const std::string& text,
                            const std::string& name, int root) {
@@ -14,6 +27,18 @@ std::string broadcast_text(const ProcessGroup& group, const std::string& text,
   if (group.rank() == root) std::memcpy(bytes.raw(), text.data(), text.size());
   group.broadcast(bytes, root, {.name = name}).wait();
   return {static_cast<const char*>(bytes.raw()), static_cast<std::size_t>(bytes.numel())};
+}
+
+void compare_texts(const ProcessGroup& group, const std::string& text, const std::string& name,
+                   const std::function<void(const std::vector<std::string>&,
+                                            const std::vector<std::string>&, int)>& differ) {
+  const auto own = static_cast<std::int64_t>(Hash64().add(text).value());
+  const auto hashes = all_gather_numbers(group, {own}, {.name = name});
+  const auto found = std::ranges::find_if(hashes, [&](auto hash) { return hash != hashes[0]; });
+  if (found == hashes.end()) return;
+  const auto other = static_cast<int>(found - hashes.begin());
+  const auto of_rank_0 = lines_of(broadcast_text(group, text, name, 0));
+  differ(of_rank_0, lines_of(broadcast_text(group, text, name, other)), other);
 }
 
 std::vector<std::int64_t> all_gather_numbers(const ProcessGroup& group,

@@ -4,6 +4,8 @@
 
 #include "process_group.h"
 
+#include <functional>
+#include <string>
 #include <vector>
 
 namespace tutti::distributed {
@@ -12,6 +14,14 @@ namespace tutti::distributed {
 /// rank calls it; it makes two broadcasts (one, where the text is empty). `name` stands in errors.
 std::string broadcast_text(const ProcessGroup& group, const std::string& text,
                            const std::string& name, int root = 0);
+
+/// Compares the `text` of all ranks. Where it is not the same, calls `differ` on every rank with
+/// the lines of rank 0, those of the first rank that has others, and the number of that rank. Every
+/// rank calls it: one collective of 8 bytes, and four broadcasts where the texts differ.
+void compare_texts(
+    const ProcessGroup& group, const std::string& text, const std::string& name,
+    const std::function<void(const std::vector<std::string>& of_rank_0,
+                             const std::vector<std::string>& of_other, int other)>& differ);
 
 /// Returns the numbers of all ranks, rank by rank, on every rank. Every rank calls it with as many;
 /// it makes one collective.

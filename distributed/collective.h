@@ -1,6 +1,6 @@
 // Collective: one call of a collective operation by one rank, and the vocabulary that everything
-// in distributed/ shares: operations, call options, fingerprints and the texts that describe a
-// call. This header lies below worlds, backends and process groups and includes none of them.
+// in distributed/ shares: call options, Work, deadlines and the texts of errors. This header lies
+// below worlds, backends and process groups and includes none of them.
 #pragma once
 
 #include "../core/fork.h"
@@ -18,16 +18,6 @@
 #include <vector>
 
 namespace tutti::distributed {
-
-/// How a collective combines the values of the ranks.
-enum class ReduceOp { sum, mean, min, max };
-/// The collective operations.
-enum class Operation : std::uint8_t { all_reduce, all_gather, broadcast, reduce_scatter, barrier };
-
-/// Returns the name of the reduction, such as "sum".
-std::string to_string(ReduceOp op);
-/// Returns the name of the operation, such as "all_reduce".
-std::string to_string(Operation operation);
 
 /// The options of one call. `name` tells what the call is for (a layer, a bucket) and
 /// stands in every error; a `timeout` of zero means the group's.
@@ -95,58 +85,16 @@ struct Collective {
   bool of_model = false;      ///< As in CallOptions.
   std::int64_t sequence = 0;  ///< The number of this collective in its group, counted from 1.
   std::chrono::milliseconds timeout{0};  ///< How long a wait for it may last.
+  Fingerprint fingerprint = {};          ///< What ranks compare; submit() sets it.
 
   std::int64_t bytes() const;  ///< Of the input.
 };
 
-/// The properties of a call that must be equal on all ranks for the calls to be one collective.
-/// Backends send a Fingerprint as plain bytes.
-struct Fingerprint {
-  std::int64_t sequence = 0;
-  std::uint64_t name_hash = 0;  ///< Of name and step.
-  std::int64_t count = 0;       ///< The number of elements of the input.
-  /// The sizes of the input, up to the largest int32, and how many there are.
-  std::int32_t sizes[Dims::max_rank] = {};
-  std::int32_t root = 0;
-  Operation operation = Operation::barrier;
-  std::uint8_t op = 0;
-  std::uint8_t dtype = 0;
-  std::uint8_t rank = 0;
-  std::uint8_t of_model = 0;  ///< As in CallOptions; not compared.
-  /// The beginning of name, step and detail, for the error text; not compared. It ends where the
-  /// header of a message does, which MPI sends at once up to 256 bytes.
-  char name[191] = {};
-
-  bool operator==(const Fingerprint& other) const;
-  /// Returns a hash of what operator==() compares.
-  std::uint64_t hash() const;
-};
-
-/// Returns the fingerprint of a call.
-Fingerprint fingerprint(const Collective& call);
-
-/// Returns a text such as "all_reduce(sum) #8 of float32 of shape (2, 6) (layer1.bn)".
-std::string to_string(const Fingerprint& fingerprint);
-
-/// What errors advise about a call of a model that some ranks do not take part in.
-inline constexpr const char* advice_for_one_rank =
-    ". What one rank does alone belongs under NoGrad, in eval(), or into a no_sync() scope";
-
-/// Compares the ranks' fingerprints. Returns an empty string where all are equal; else a text that
-/// shows the first rank's call and that of the next rank that differs from it. The fingerprints are
-/// those of `ranks`; where that is empty, of the ranks 0, 1, ...
-std::string disagreement(std::span<const Fingerprint> fingerprints,
-                         std::span<const int> ranks = {});
+/// Returns the fingerprint of a call on a path.
+Fingerprint fingerprint(const Collective& call, Path path = Path::host);
 
 /// Returns a text such as "all_reduce #808 of group 'world' (bucket 4, 6.2 MB)".
 std::string describe(const Collective& call, const GroupInfo& group);
-
-/// Returns what a flight recorder keeps of a call.
-CallRecord call_record(const Collective& call);
-
-/// Returns "A, B and C", the latest first, for at most six calls, and "no call" for none. A rank
-/// that waits is in the first, unless it has issued calls of other groups since.
-std::string calls_to_string(std::vector<LatestCall> calls);
 
 /// Where a rank is in its groups, as it tells other ranks.
 struct LatestCalls {
@@ -154,9 +102,11 @@ struct LatestCalls {
   static constexpr std::size_t most = 15;
 
   LatestCalls() = default;
-  explicit LatestCalls(std::vector<LatestCall> calls);
+  explicit LatestCalls(std::vector<FlightRecorder::Group> groups);
 
-  std::string text = "no call";  ///< What calls_to_string() returns, for people.
+  /// "A, B and C", the latest first, for at most six calls. A rank that waits is in the first,
+  /// unless it has issued calls of other groups since.
+  std::string text = "no call";
   /// GroupInfo::id and the number of the latest call, 0 where there is none yet. The latest call
   /// comes first.
   std::vector<std::pair<std::uint64_t, std::int64_t>> sequences = {};
@@ -172,16 +122,6 @@ std::vector<int> all_ranks(int size);
 
 /// Returns "rank 3" or "ranks 1, 2 and 3".
 std::string ranks_to_string(std::span<const int> ranks);
-
-/// The ranks that an error names because they did not do their part in time.
-struct Absence {
-  std::vector<int> ranks;
-  std::string what = "did not arrive";
-  std::chrono::milliseconds timeout{0};  ///< 0 where the text does not tell it.
-  int of = 0;                            ///< The number of all ranks; 0 likewise.
-};
-/// Returns a text such as "ranks 1 and 3 did not arrive within 30 s".
-std::string to_string(const Absence& absence);
 
 /// Returns the text of an exception, for the ranks that get it as a cause.
 std::string text_of(const std::exception_ptr& error);

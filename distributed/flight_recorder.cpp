@@ -4,25 +4,25 @@
 #include "../core/ticks.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace tutti::distributed {
 namespace {
 
 // A reading of both clocks at the start of the process. A second one tells how fast ticks go.
-struct ClockReadings {
-  std::int64_t ticks = ticks_now();
-  std::chrono::steady_clock::time_point time = std::chrono::steady_clock::now();
-};
-const ClockReadings at_start;
+const std::int64_t ticks_at_start = ticks_now();
+const std::chrono::steady_clock::time_point time_at_start = std::chrono::steady_clock::now();
 
 }  // namespace
 
 double ticks_to_seconds(std::int64_t ticks) {
-  const ClockReadings now;
-  const std::chrono::duration<double> passed = now.time - at_start.time;
-  return static_cast<double>(ticks) * passed.count() /
-         static_cast<double>(now.ticks - at_start.ticks);
+  const std::int64_t ticks_passed = ticks_now() - ticks_at_start;
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - time_at_start;
+  return static_cast<double>(ticks) * passed.count() / static_cast<double>(ticks_passed);
+}
+
+std::chrono::steady_clock::time_point time_of_ticks(std::int64_t ticks) {
+  const std::chrono::duration<double> since(ticks_to_seconds(ticks - ticks_at_start));
+  return time_at_start + std::chrono::duration_cast<std::chrono::steady_clock::duration>(since);
 }
 
 std::shared_ptr<FlightRecorder::Group> FlightRecorder::add_group(
@@ -36,36 +36,43 @@ std::shared_ptr<FlightRecorder::Group> FlightRecorder::add_group(
   Hash64 id;
   id.add(std::string_view(name)).add(static_cast<std::uint64_t>(++found->count));
   for (const int rank : world_ranks) id.add(static_cast<std::uint64_t>(rank));
-  std::erase_if(groups_, [](const auto& group) { return group.use_count() == 1; });
+  std::erase_if(groups_, [&](const auto& group) {
+    if (group.use_count() > 1) return false;
+    left_.emplace_back(group->id, group->latest.sequence);
+    return true;
+  });
+  while (left_.size() > capacity) left_.pop_front();
   return groups_.emplace_back(std::make_shared<Group>(
-      Group{static_cast<std::size_t>(found - names_.begin()), found->count, id.value()}));
+      Group{static_cast<std::size_t>(found - names_.begin()), found->count, id.value(), name}));
 }
 
-std::int64_t FlightRecorder::record(Group& group, const CallRecord& call, std::string_view step) {
+RecordedCall FlightRecorder::record(Group& group, const Fingerprint& call) {
   const std::int64_t issued = ticks_now();
   const std::lock_guard lock(mutex_);
-  Entry& entry = ring_[static_cast<std::size_t>(calls_) % capacity];
-  entry = {.call = call, .group = group.index, .group_number = group.number, .issued = issued};
-  entry.call.stamp = ++calls_;
-  group.latest = entry.call;
-  const std::size_t length = strnlen(call.name, sizeof(call.name) - 1);
-  step.copy(entry.call.name + length, sizeof(call.name) - 1 - length);  // ranks may part in it
-  return calls_;
+  ring_[static_cast<std::size_t>(calls_) % capacity] = {.call = call,
+                                                        .group = group.index,
+                                                        .group_number = group.number,
+                                                        .times = {.issued = issued}};
+  group.latest = call;
+  group.stamp = ++calls_;
+  return {.number = calls_, .issued = issued};
 }
 
-void FlightRecorder::finish(std::int64_t number, std::int64_t began,
-                            std::chrono::nanoseconds before) {
+CallTimes FlightRecorder::finish(const RecordedCall& call, std::int64_t began,
+                                 std::chrono::nanoseconds before) {
   const std::int64_t ended = ticks_now();
   std::int64_t ticks_before = 0;
   if (before.count() > 0)
     ticks_before =
         static_cast<std::int64_t>(static_cast<double>(before.count()) * 1e-9 / ticks_to_seconds(1));
+  const CallTimes times{.issued = call.issued,
+                        .done = std::max(call.issued, ended - ticks_before),  // of another clock
+                        .waited = ended - began};
   const std::lock_guard lock(mutex_);
-  if (number <= calls_ - static_cast<std::int64_t>(capacity)) return;  // its place is taken
-  Entry& entry = ring_[static_cast<std::size_t>(number - 1) % capacity];
-  if (entry.done != 0) return;
-  entry.done = std::max(entry.issued, ended - ticks_before);  // `before` is of another clock
-  entry.waited = ended - began;
+  Entry& entry = ring_[static_cast<std::size_t>(call.number - 1) % capacity];
+  const bool is_there = call.number > calls_ - static_cast<std::int64_t>(capacity);
+  if (is_there && entry.times.done == 0) entry.times = times;
+  return times;
 }
 
 FlightRecorder::Contents FlightRecorder::contents() const {
@@ -77,12 +84,33 @@ FlightRecorder::Contents FlightRecorder::contents() const {
   return contents;
 }
 
-std::vector<LatestCall> FlightRecorder::latest_calls() const {
+std::vector<FlightRecorder::Group> FlightRecorder::latest_calls() const {
   const std::lock_guard lock(mutex_);
-  std::vector<LatestCall> calls;
+  std::vector<Group> groups;
+  for (const auto& group : groups_) groups.push_back(*group);
+  return groups;
+}
+
+std::optional<Fingerprint> FlightRecorder::find(std::uint64_t group_id,
+                                                std::int64_t sequence) const {
+  const std::lock_guard lock(mutex_);
+  const auto group =
+      std::ranges::find(groups_, group_id, [](const auto& each) { return each->id; });
+  if (group == groups_.end() || (*group)->latest.sequence < sequence) return {};
+  for (const Entry& entry : ring_)
+    if (entry.call.sequence == sequence && entry.group == (*group)->index &&
+        entry.group_number == (*group)->number)
+      return entry.call;
+  return {};
+}
+
+std::optional<std::int64_t> FlightRecorder::left_after(std::uint64_t group_id) const {
+  const std::lock_guard lock(mutex_);
   for (const auto& group : groups_)
-    calls.push_back({group->latest, names_[group->index].name, group->id});
-  return calls;
+    if (group->id == group_id && group.use_count() == 1) return group->latest.sequence;
+  for (const auto& [id, sequence] : left_)
+    if (id == group_id) return sequence;
+  return {};
 }
 
 }  // namespace tutti::distributed

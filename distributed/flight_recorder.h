@@ -4,33 +4,36 @@
 // nothing of waits and failures.
 #pragma once
 
+#include "fingerprint.h"
+
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tutti::distributed {
 
-enum class Operation : std::uint8_t;
-
-/// One call as a rank keeps it on record: plain bytes, which backends may send.
-struct CallRecord {
-  std::int64_t sequence = 0;  ///< Its number in its group; 0 stands for no call yet.
-  std::int64_t bytes = 0;
-  Operation operation = {};
-  char name[103] = {};     ///< The beginning of the name.
-  std::int64_t stamp = 0;  ///< Its number among the calls of all groups of its rank.
+/// The times of a call that is done, in ticks (core/ticks.h).
+struct CallTimes {
+  std::int64_t issued = 0, done = 0;
+  std::int64_t waited = 0;  ///< How long the caller was blocked in Work::wait().
 };
 
-/// The latest call of a rank in the group of this name; its sequence is 0 where there is none yet.
-struct LatestCall {
-  CallRecord record;
-  std::string group;
-  std::uint64_t group_id = 0;  ///< GroupInfo::id.
+class FlightRecorder;
+
+/// A call on record, for the Work that waits for it.
+struct RecordedCall {
+  std::shared_ptr<FlightRecorder> recorder = {};
+  std::int64_t number = 0;  ///< Counted from 1 over all groups of the rank.
+  std::int64_t issued = 0;
+  std::string title = {};  ///< In the trace, with these details; empty where nothing is traced.
+  std::string details = {};
 };
 
 /// The record of one rank's calls.
@@ -44,16 +47,18 @@ class FlightRecorder {
   struct Group {
     std::size_t index = 0;  ///< In Contents::groups.
     std::int64_t number = 0;
-    std::uint64_t id = 0;    ///< What Backend puts into GroupInfo::id.
-    CallRecord latest = {};  ///< Guarded by the recorder.
+    std::uint64_t id = 0;  ///< What Backend puts into GroupInfo::id.
+    std::string name = {};
+    // What follows is guarded by the recorder.
+    Fingerprint latest = {};  ///< The latest call; its sequence is 0 where there is none yet.
+    std::int64_t stamp = 0;   ///< Its number among the calls of all groups of its rank.
   };
-  /// What the ring holds of a call. Times are ticks (core/ticks.h), 0 where they are not known.
+  /// What the ring holds of a call. Times that are not known are 0.
   struct Entry {
-    CallRecord call;  ///< Its name is followed by its step (CallOptions::step).
+    Fingerprint call;
     std::size_t group = 0;
     std::int64_t group_number = 0;
-    std::int64_t issued = 0, done = 0;
-    std::int64_t waited = 0;  ///< How long the caller was blocked in Work::wait().
+    CallTimes times = {};
   };
   /// The groups of one name and the same ranks.
   struct GroupName {
@@ -78,15 +83,21 @@ class FlightRecorder {
   /// others. The latest calls of groups that were destroyed are kept until now, so that a rank that
   /// has departed is still described.
   std::shared_ptr<Group> add_group(const std::string& name, const std::vector<int>& world_ranks);
-  /// Records a call that is being issued. `step` is CallOptions::step. Allocates nothing and waits
-  /// for no other rank. Returns its number, counted from 1, which is its stamp.
-  std::int64_t record(Group& group, const CallRecord& call, std::string_view step = {});
-  /// Notes that the caller waited for call `number` from `began` to now, and that the call was done
-  /// so long `before` now. Only the first note counts.
-  void finish(std::int64_t number, std::int64_t began, std::chrono::nanoseconds before = {});
+  /// Records a call that is being issued, which gets the next number. Allocates nothing and waits
+  /// for no other rank. The owner of the recorder sets RecordedCall::recorder.
+  RecordedCall record(Group& group, const Fingerprint& call);
+  /// Notes that the caller waited for a call from `began` to now, and that the call was done so
+  /// long `before` now. Only the first note counts. Returns its times.
+  CallTimes finish(const RecordedCall& call, std::int64_t began,
+                   std::chrono::nanoseconds before = {});
   Contents contents() const;
-  /// Returns the latest call of every group, in no order.
-  std::vector<LatestCall> latest_calls() const;
+  /// Returns every group with its latest call, in no order.
+  std::vector<Group> latest_calls() const;
+  /// Returns a call of a group by its number, where the ring still has it.
+  std::optional<Fingerprint> find(std::uint64_t group_id, std::int64_t sequence) const;
+  /// Returns the number of the rank's last call in a group that it has destroyed, as one of the
+  /// last `capacity`; else nothing.
+  std::optional<std::int64_t> left_after(std::uint64_t group_id) const;
 
  private:
   const int world_rank_;
@@ -94,17 +105,14 @@ class FlightRecorder {
   mutable std::mutex mutex_;  // another thread may read the contents
   std::vector<GroupName> names_;
   std::vector<std::shared_ptr<Group>> groups_;
+  std::deque<std::pair<std::uint64_t, std::int64_t>> left_;  // ids and last calls of former groups
   std::array<Entry, capacity> ring_;
   std::int64_t calls_ = 0;
 };
 
-/// A call on record, for the Work that waits for it.
-struct RecordedCall {
-  std::shared_ptr<FlightRecorder> recorder = {};
-  std::int64_t number = 0;
-};
-
 /// Returns seconds for a number of ticks.
 double ticks_to_seconds(std::int64_t ticks);
+/// Returns the time of the steady clock for a reading of the ticks.
+std::chrono::steady_clock::time_point time_of_ticks(std::int64_t ticks);
 
 }  // namespace tutti::distributed

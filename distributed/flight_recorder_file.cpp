@@ -11,8 +11,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
+#include <future>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -25,37 +25,31 @@ using Json = nlohmann::ordered_json;
 std::mutex folder_mutex;
 auto& chosen_folder = *new std::optional<std::string>;  // threads may outlive static objects
 
-// Turns ticks into seconds since 1970.
-class TimeOfTicks {
- public:
-  Json operator()(std::int64_t ticks) const {
-    if (ticks == 0) return nullptr;
-    return now_ - static_cast<double>(now_ticks_ - ticks) * seconds_per_tick_;
-  }
-  double now() const { return now_; }
-  double duration(std::int64_t ticks) const {
-    return static_cast<double>(ticks) * seconds_per_tick_;
-  }
+using TimeOfTicks = std::function<Json(std::int64_t ticks)>;
 
- private:
-  std::int64_t now_ticks_ = ticks_now();
-  double now_ =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  double seconds_per_tick_ = ticks_to_seconds(1'000'000'000) * 1e-9;
-};
+// Returns a function that turns ticks into seconds since 1970.
+TimeOfTicks time_of_ticks_since_1970() {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  return [now, ticks_now = ticks_now(),
+          per_tick = ticks_to_seconds(1'000'000'000) * 1e-9](std::int64_t ticks) -> Json {
+    if (ticks == 0) return nullptr;
+    return now.count() - static_cast<double>(ticks_now - ticks) * per_tick;
+  };
+}
 
 Json describe(const FlightRecorder::Entry& entry, std::int64_t number, const TimeOfTicks& time) {
-  const CallRecord& call = entry.call;
+  const Fingerprint& call = entry.call;
   Json line{{"number", number},
             {"group", entry.group},
             {"group_number", entry.group_number},
             {"sequence", call.sequence},
             {"operation", to_string(call.operation)},
-            {"name", std::string(call.name, strnlen(call.name, sizeof(call.name)))},
-            {"bytes", call.bytes},
-            {"issued", time(entry.issued)},
-            {"done", time(entry.done)}};
-  line["waited"] = entry.done == 0 ? Json() : Json(time.duration(entry.waited));
+            {"name", call.name_and_step()},
+            {"bytes", call.bytes()},
+            {"issued", time(entry.times.issued)},
+            {"done", time(entry.times.done)}};
+  if (entry.times.done == 0) line["waited"] = nullptr;
+  else line["waited"] = ticks_to_seconds(entry.times.waited);
   return line;
 }
 
@@ -66,7 +60,7 @@ Json describe(const FlightRecorder& recorder, const FlightRecorder::Contents& co
     groups.push_back({{"name", group.name}, {"ranks", group.world_ranks}});
   return {{"rank", recorder.world_rank()},
           {"backend", recorder.backend()},
-          {"written", time.now()},
+          {"written", time(ticks_now())},
           {"failure", failure},
           {"calls", contents.calls},
           {"groups", groups},
@@ -113,11 +107,11 @@ void write_flight_recorder(const std::string& folder, const FlightRecorder& reco
                            const std::string& failure) {
   const FlightRecorder::Contents contents = recorder.contents();
   if (contents.calls == 0) return;
-  const TimeOfTicks time;
+  const TimeOfTicks time = time_of_ticks_since_1970();
   std::string text;
   const auto add = [&text](const Json& line) {
     // A name may have been cut within a character.
-    text += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    text += line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   };
   add(describe(recorder, contents, failure, time));
   std::int64_t number = contents.calls - static_cast<std::int64_t>(contents.entries.size());
@@ -130,13 +124,13 @@ void write_flight_recorder(const std::string& folder, const FlightRecorder& reco
                         text);
 }
 
-RecorderWrite::RecorderWrite(std::vector<std::shared_ptr<FlightRecorder>> recorders,
-                             const std::string& failure) noexcept {
+std::function<void()> start_writing(std::vector<std::shared_ptr<FlightRecorder>> recorders,
+                                    const std::string& failure) noexcept {
   std::string folder;
   const int rank = recorders.empty() ? 0 : recorders.front()->world_rank();
   try {
     folder = flight_recorder_folder();
-    if (folder.empty()) return;
+    if (folder.empty()) return {};
     std::promise<void> is_written;
     const auto done = is_written.get_future().share();
     // The thread owns all that it uses, because it may outlive main() where the disk hangs.
@@ -150,10 +144,12 @@ RecorderWrite::RecorderWrite(std::vector<std::shared_ptr<FlightRecorder>> record
       for (const auto& recorder : recorders) write_or_say(folder, *recorder, failure);
       is_written.set_value();
     }).detach();
-    done_ = done;
-    end_ = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    return [done, end = std::chrono::steady_clock::now() + std::chrono::seconds(5)] {
+      done.wait_until(end);
+    };
   } catch (const std::exception& error) {  // there is no thread
     say_unwritten(rank, folder, error.what());
+    return {};
   }
 }
 

@@ -4,7 +4,7 @@
 
 #include "flight_recorder.h"
 
-#include <future>
+#include <functional>
 
 namespace tutti::distributed {
 
@@ -24,24 +24,11 @@ std::string& flight_recorder_library();
 void write_flight_recorder(const std::string& folder, const FlightRecorder& recorder,
                            const std::string& failure);
 
-/// Flight recorders that are being written.
-class RecorderWrite {
- public:
-  RecorderWrite() = default;
-  /// Starts to write the recorders, where a folder is set, because of `failure`. Waits for no file.
-  /// A rank whose file cannot be written prints one line on stderr that says why, and leaves no
-  /// part of the file.
-  RecorderWrite(std::vector<std::shared_ptr<FlightRecorder>> recorders,
-                const std::string& failure) noexcept;
-  /// Waits until they are written, but only until five seconds after the beginning: a network file
-  /// system may hang.
-  void wait() const {
-    if (done_.valid()) done_.wait_until(end_);
-  }
-
- private:
-  std::shared_future<void> done_;
-  std::chrono::steady_clock::time_point end_;
-};
+/// Starts to write the recorders, where a folder is set, because of `failure`. Waits for no file. A
+/// rank whose file cannot be written prints one line on stderr that says why, and leaves no part of
+/// the file. The result waits until they are written, but only until five seconds after the
+/// beginning, because a network file system may hang; it is empty where nothing is written.
+std::function<void()> start_writing(std::vector<std::shared_ptr<FlightRecorder>> recorders,
+                                    const std::string& failure) noexcept;
 
 }  // namespace tutti::distributed

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tutti::distributed {
@@ -12,21 +13,17 @@ namespace tutti::distributed {
 /// How long a rank waits for the others where nothing else is asked for.
 inline constexpr std::chrono::milliseconds default_group_timeout{std::chrono::minutes(5)};
 
-/// What a backend can do. Code that depends on a backend asks for these and never for its name.
+/// How the names of the groups for normalization end. Their collectives are small.
+inline constexpr std::string_view normalization_suffix = "/normalization";
+
+/// What a group can do with tensors of a device. Code that depends on how they travel asks for
+/// these.
 struct Capabilities {
   /// Collectives may be captured in a CUDA graph.
   bool graph_capture = false;
-  /// Reductions are computed in rank order, so their bits equal those of the local backend. A group
-  /// on several hosts adds host by host instead.
-  bool rank_order_sums = true;
-  /// CUDA tensors are passed to the backend as they are; otherwise they are copied through the
-  /// host.
-  bool cuda_tensors = false;
   /// Work::wait() lets the device wait and not the host, so it may return before the result is
   /// there, and an error that comes later is thrown by the group's next call.
   bool device_waits = false;
-  /// A group of one rank issues its collectives too, instead of doing nothing.
-  bool issues_alone = false;
 };
 
 /// A rank's position in a group, and the group's name and backend.
@@ -35,10 +32,12 @@ struct GroupInfo {
   int size = 1;
   int local_rank = 0;            ///< The number of this rank among the ranks of its host.
   std::string group = "single";  ///< The group's name: "world", "world/split0", ...
-  /// "local", "mpi" or "nccl" (backends.h); "single", or "none" for a rank in no group.
+  /// "local" or "mpi"; "single", or "none" for a rank in no group.
   std::string backend = "single";
   std::chrono::milliseconds timeout = default_group_timeout;
-  Capabilities capabilities = {};
+  Capabilities capabilities = {};  ///< For tensors of the CPU.
+  /// Whether a group of one rank issues its collectives too, instead of doing nothing; for tests.
+  bool communicates_alone = false;
   std::vector<int> world_ranks = {0};  ///< The rank in the world of each member.
   /// The number of each member's host: members with equal numbers share one. Empty where the
   /// backend does not distinguish hosts.
@@ -46,6 +45,10 @@ struct GroupInfo {
   /// A hash that is the same on every member and of no other group of the world, though names may
   /// repeat. Backend sets it where the group belongs to a World.
   std::uint64_t id = 0;
+
+  bool is_normalization() const { return group.ends_with(normalization_suffix); }
+  int world_rank() const { return world_rank_of(rank); }
+  int world_rank_of(int member) const { return world_ranks[static_cast<std::size_t>(member)]; }
 };
 
 }  // namespace tutti::distributed

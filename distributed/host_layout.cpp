@@ -7,28 +7,15 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <string_view>
 
 namespace tutti::distributed {
-namespace {
-
-bool has_fewer(const std::vector<int>& a, const std::vector<int>& b) { return a.size() < b.size(); }
-
-}  // namespace
 
 std::string host_name() {
   char name[256] = "";
   gethostname(name, sizeof(name) - 1);
   return name;
-}
-
-// The kernel draws a boot id at random; it stays empty where /proc does not say.
-std::string host_identity() {
-  std::string boot_id;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot_id);
-  return host_name() + " " + boot_id;
 }
 
 int emulated_ranks_per_host() {
@@ -61,16 +48,15 @@ std::size_t HostLayout::host_of(int rank) const {
   const auto has_rank = [&](const std::vector<int>& ranks) {
     return std::binary_search(ranks.begin(), ranks.end(), rank);
   };
-  return static_cast<std::size_t>(std::find_if(hosts.begin(), hosts.end(), has_rank) -
-                                  hosts.begin());
+  return static_cast<std::size_t>(std::ranges::find_if(hosts, has_rank) - hosts.begin());
 }
 
 std::size_t HostLayout::fewest_ranks() const {
-  return std::min_element(hosts.begin(), hosts.end(), has_fewer)->size();
+  return std::ranges::min_element(hosts, {}, &std::vector<int>::size)->size();
 }
 
 std::size_t HostLayout::most_ranks() const {
-  return std::max_element(hosts.begin(), hosts.end(), has_fewer)->size();
+  return std::ranges::max_element(hosts, {}, &std::vector<int>::size)->size();
 }
 
 }  // namespace tutti::distributed

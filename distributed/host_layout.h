@@ -1,5 +1,5 @@
 // HostLayout: which ranks of a group share a host. It follows from GroupInfo without communication.
-// Here are also the identity of this host and the variable by which tests emulate hosts.
+// Here are also the name of this host and the variable by which tests emulate hosts.
 #pragma once
 
 #include "group_info.h"
@@ -11,9 +11,6 @@ namespace tutti::distributed {
 
 /// Returns the name of this host.
 std::string host_name();
-
-/// Returns a text that only processes of this host, since its latest boot, have.
-std::string host_identity();
 
 /// Returns the value of the environment variable TUTTI_RANKS_PER_HOST, which makes one machine look
 /// like several for tests: so many consecutive ranks of the world each then count as a host.

@@ -2,11 +2,11 @@
 // once in a group of one rank. It moves no data between ranks.
 #include "process_group.h"
 
-#include "../core/hash.h"
 #include "backend.h"
 #include "broadcast_text.h"
 #include "diagnostics/fault_injection.h"
 #include "host_layout.h"
+#include "lane.h"
 #include "reduce.h"
 #include "submit.h"
 
@@ -51,8 +51,8 @@ void check_apart(const Tensor& whole, const Tensor& part, int rank, Operation op
   const auto bytes = part.numel() * static_cast<std::int64_t>(size_of(part.dtype())),
              at = reinterpret_cast<std::intptr_t>(part.raw()) -
                   reinterpret_cast<std::intptr_t>(whole.raw());
-  if (whole.storage() == part.storage() && whole.is_contiguous() && part.is_contiguous() &&
-      at > -bytes && at < bytes * whole.size(0) && at != bytes * rank)
+  if (whole.is_contiguous() && part.is_contiguous() && at > -bytes && at < bytes * whole.size(0) &&
+      at != bytes * rank)
     fail<ValueError>(
         "{}: input and output share memory, which only this rank's part, number {} of {}, may do; "
         "pass a clone()",
@@ -98,8 +98,7 @@ std::int64_t host_number(const GroupInfo& info) {
   const auto rank = static_cast<std::size_t>(info.rank);
   if (const int emulated = emulated_ranks_per_host(); emulated > 0)
     return info.world_ranks[rank] / emulated;
-  if (!info.hosts.empty()) return info.hosts[rank];
-  return static_cast<std::int64_t>(Hash64().add(host_identity()).value());
+  return info.hosts.empty() ? 0 : info.hosts[rank];
 }
 
 void check_member(const Backend& backend, Operation operation) {
@@ -109,10 +108,33 @@ void check_member(const Backend& backend, Operation operation) {
         to_string(operation), backend.info().group);
 }
 
+// A rank's lane is that of its device. From others its tensors would be copied there, and ranks as
+// threads, which share the streams of a device, would wait for each other on it.
+void check_device(const Backend& backend, const Tensor& tensor, Operation operation) {
+  const GroupInfo& info = backend.info();
+  if (info.size == 1 || !tensor.device().is_cuda() || !backend.world() ||
+      !backend.capabilities(tensor.device()).device_waits)
+    return;
+  const int own = backend.world()->device_of(info.world_rank());
+  if (own >= 0 && tensor.device().index() != own)
+    fail<DeviceError>(
+        "{}: expected a tensor on cuda:{}, the device of rank {} of group '{}', got one on {}; "
+        "move it there, or set `nccl` to false in the options of the launch, so that CUDA tensors "
+        "pass through the host",
+        to_string(operation), own, info.rank, info.group, to_string(tensor.device()));
+}
+
+void check_timeout_of(const CallOptions& options) {
+  if (options.timeout.count() != 0) check_timeout("CallOptions", options.timeout);
+}
+
 Work start(const ProcessGroup& group, Collective call, CallOptions options) {
   check_member(*group.implementation(), call.operation);
-  check_together(group, to_string(call.operation),
-                 [&] { check_arguments(call, group.rank(), group.size()); });
+  check_together(group, to_string(call.operation), [&] {
+    check_arguments(call, group.rank(), group.size());
+    check_device(*group.implementation(), call.output, call.operation);
+    check_timeout_of(options);
+  });
   call.input = call.input.detach();
   call.output = call.output.detach();
   if (group.communicates())
@@ -141,11 +163,16 @@ int ProcessGroup::rank() const { return backend_->info().rank; }
 int ProcessGroup::size() const { return backend_->info().size; }
 int ProcessGroup::local_rank() const { return backend_->info().local_rank; }
 bool ProcessGroup::communicates() const {
-  return size() > 1 || (size() == 1 && capabilities().issues_alone);
+  return size() > 1 || backend_->info().communicates_alone;
 }
 const std::string& ProcessGroup::name() const { return backend_->info().group; }
 const std::string& ProcessGroup::backend() const { return backend_->info().backend; }
-const Capabilities& ProcessGroup::capabilities() const { return backend_->info().capabilities; }
+Capabilities ProcessGroup::capabilities(Device device) const {
+  return backend_->capabilities(device);
+}
+std::string ProcessGroup::why_staged() const {
+  return backend_->world() ? backend_->world()->why_staged() : "";
+}
 std::chrono::milliseconds ProcessGroup::timeout() const { return backend_->info().timeout; }
 Traffic ProcessGroup::traffic() const { return {backend_->calls, backend_->bytes}; }
 const ProcessGroup& ProcessGroup::for_normalization() const {
@@ -182,8 +209,17 @@ Work ProcessGroup::reduce_scatter(const Tensor& input, const Tensor& output, Red
 
 void ProcessGroup::barrier(CallOptions options) const {
   check_member(*backend_, Operation::barrier);
+  check_together(*this, "barrier", [&] { check_timeout_of(options); });
   if (!communicates()) return;
+  // The devices have done the calls of normalization layers, too, which no other call waits for.
+  if (normalization_ && !backend_->belongs_to_parent())
+    if (const Lane* lane = normalization_->backend_->made_lane()) lane->wait_for_device();
   submit(backend_, {.operation = Operation::barrier}, std::move(options)).wait();
+}
+
+void ProcessGroup::refuse(CallOptions call, const std::string& why) const {
+  call.detail = ": " + why;
+  barrier(std::move(call));
 }
 
 ProcessGroup ProcessGroup::split(int color, int key) const { return split_as("split", color, key); }
@@ -210,8 +246,6 @@ ProcessGroup ProcessGroup::split_as(const char* kind, int color, int key) const 
   const std::int64_t* const color_and_key = numbers.data();  // of rank 0, of rank 1, ...
   const std::string group = fmt::format("{}/{}{}", name(), kind, color);
   if (color < 0) {
-    backend_->skip_subgroup();
-    backend_->skip_subgroup();  // the groups for normalization
     return ProcessGroup(std::make_shared<Single>(GroupInfo{.rank = -1,
                                                            .size = 0,
                                                            .local_rank = -1,
@@ -225,10 +259,7 @@ ProcessGroup ProcessGroup::split_as(const char* kind, int color, int key) const 
   std::ranges::stable_sort(members, {}, [&](int r) { return color_and_key[2 * r + 1]; });
   ProcessGroup part;
   part.backend_ = backend_->subgroup(members, group);
-  // This group makes that for normalization too. The new one would have to be prepared for splits
-  // first, for which the nccl backend needs one more communicator.
   if (part.communicates()) part.add_normalization(*backend_, members);
-  else backend_->skip_subgroup();
   return part;
 }
 

@@ -1,6 +1,7 @@
 // ProcessGroup: a set of ranks that compute collectives together. It is a handle on a backend:
-// ranks are threads of one process (backends/local), processes on any number of hosts
-// (backends/mpi), or GPUs (backends/nccl). It knows tensors, and neither gradients nor modules.
+// ranks are threads of one process (backends/local) or processes on any number of hosts
+// (backends/mpi). Tensors on GPUs travel between these by NCCL where each rank has one
+// (backends/nccl), and else through the hosts. It knows tensors, and neither gradients nor modules.
 //
 // Every member of a group must issue the same collectives in the same order. Every wait has a
 // deadline; on failure every rank gets a DistributedError that names the collective, its number and
@@ -23,27 +24,15 @@ struct Traffic {
   std::int64_t bytes = 0;
 };
 
-/// How from_environment() finds the world. The launcher's environment variables provide what is
-/// left out.
+/// The options of from_environment().
 struct WorldOptions {
-  int rank = -1;  ///< To be given together with world_size.
-  int world_size = 0;
-  int local_rank = -1;
-  /// "mpi" or "nccl". If empty, it is MPI where an MPI launcher started this process, else NCCL.
-  /// The group of one process does nothing, unless "nccl" asks for its collectives nevertheless.
-  std::string backend = {};
-  /// Where NCCL ranks find each other: "HOST:PORT" of rank 0, which listens there (for IPv6,
-  /// "[::1]:29500"). If empty, it is MASTER_ADDR and MASTER_PORT; without these, MPI broadcasts
-  /// the addresses of rank 0's host and a port that the system has chosen.
-  std::string rendezvous = {};
-  /// Distinguishes the processes of this run from those of another; the same on every rank.
-  std::string run_id = {};
-  /// What NCCL ranks that find each other at HOST:PORT prove to each other that they know: 16 to
-  /// 4096 bytes, the same on every rank. If empty, it is the contents of the file that
-  /// TUTTI_RENDEZVOUS_SECRET_FILE names, or TUTTI_RENDEZVOUS_SECRET; without these a random one, of
-  /// which only ranks on the host of rank 0 and ranks that MPI has started learn.
-  std::string rendezvous_secret = {};
-  int device = -1;  ///< The CUDA device; if negative, the only one that it sees or its local rank.
+  /// The CUDA device of this rank; if negative, the only one that it sees, or first_device + its
+  /// local rank.
+  int device = -1;
+  int first_device = 0;
+  /// Whether CUDA tensors may travel by NCCL. They do where every rank has a GPU of its own, the
+  /// library has NCCL, and TUTTI_NCCL=0 is set on no rank; else they are staged through the hosts.
+  bool nccl = true;
   std::chrono::milliseconds timeout = default_group_timeout;
 };
 
@@ -56,12 +45,12 @@ class ProcessGroup {
   ProcessGroup();
   explicit ProcessGroup(std::shared_ptr<Backend> backend);
 
-  /// Returns the world in which this process was started by mpirun, srun or torchrun, or a group of
-  /// one, and makes it world(). `timeout` is how long a rank waits for the others: here (a
+  /// Returns the world in which this process was started by mpirun or srun, or a group of one, and
+  /// makes it world(). `timeout` is how long a rank waits for the others: here (a
   /// TimeoutError), in collectives without a timeout of their own, and when the process exits,
   /// where a rank that does not exit in that time makes the others end the whole job. Throws a
-  /// DistributedError that lists what was found where the launcher's variables are incomplete,
-  /// contradict each other, or ask for a backend that is not available.
+  /// DistributedError that lists what was found, and the line to start with, where several
+  /// processes were started and MPI cannot find them.
   static ProcessGroup from_environment(const WorldOptions& options);
   static ProcessGroup from_environment(std::chrono::milliseconds timeout = default_timeout);
 
@@ -69,14 +58,16 @@ class ProcessGroup {
   int size() const;
   int local_rank() const;           ///< The number of this rank among the ranks of its host.
   const std::string& name() const;  ///< "world", "world/split0", ...
-  /// Returns the backend's name, for messages: "single", "local", "mpi" or "nccl". Code that
-  /// depends on the backend asks for capabilities() instead.
+  /// Returns the backend's name, for messages: "single", "local" or "mpi". Code that depends on how
+  /// tensors travel asks for capabilities() instead.
   const std::string& backend() const;
-  const Capabilities& capabilities() const;
+  /// Returns what the group can do with tensors of a device.
+  Capabilities capabilities(Device device) const;
+  /// Returns why CUDA tensors are staged through the hosts; empty where they are not.
+  std::string why_staged() const;
   std::chrono::milliseconds timeout() const;
   Traffic traffic() const;
-  /// Returns whether collectives do anything at all: in a group of several ranks, and in a group of
-  /// one whose capabilities say `issues_alone`.
+  /// Returns whether collectives do anything at all, as in a group of several ranks.
   bool communicates() const;
   bool operator==(const ProcessGroup& other) const { return backend_ == other.backend_; }
 
@@ -93,15 +84,18 @@ class ProcessGroup {
                       CallOptions options = {}) const;
   /// Returns when every rank has called it.
   void barrier(CallOptions options = {}) const;
+  /// Meets the other ranks in place of a call that this rank refuses to issue, because of `why`,
+  /// which the other ranks read: so nobody waits for it. Where all ranks refuse theirs, the group
+  /// stays usable; otherwise every rank gets an error that shows both sides.
+  void refuse(CallOptions call, const std::string& why) const;
 
   /// Makes a group of the ranks with the same `color`, ordered by (key, rank). Every rank of this
   /// group calls it. A rank with a negative color joins none; it gets a group that throws when it
   /// is used.
   ProcessGroup split(int color, int key = 0) const;
   /// Makes a group of the ranks of this group that share this rank's host, named "world/host0",
-  /// ...: hosts are numbered by their first rank. Every rank of this group calls it. Hosts are told
-  /// apart by MPI, which asks for shared memory, and elsewhere by name and boot, so that two
-  /// containers of one machine count as two. TUTTI_RANKS_PER_HOST=k lets ranks 0 to k - 1 of the
+  /// ...: hosts are numbered by their first rank. Every rank of this group calls it. MPI tells
+  /// hosts apart, which asks for shared memory. TUTTI_RANKS_PER_HOST=k lets ranks 0 to k - 1 of the
   /// world count as the first host, the next k as the second, and so on.
   ProcessGroup split_by_host() const;
   /// Makes groups of `ranks` ranks that follow each other in this group, named "world/part0", ...;
@@ -131,11 +125,18 @@ class ProcessGroup {
 /// where there is none, a group of one.
 const ProcessGroup& world();
 
+/// Returns the variables that a launcher has set, for a process that says that it is alone: "RANK=0
+/// WORLD_SIZE=1". Empty where there are none.
+std::string launch_variables();
+
 /// The options of run_ranks().
 struct RunOptions {
-  std::string backend = "local";  ///< "local", or "nccl" with rank r on Device::cuda(r).
   std::chrono::milliseconds timeout = ProcessGroup::default_timeout;
-  /// If positive, the local backend adds as the mpi backend does where each host has so many ranks:
+  /// Whether CUDA tensors may travel by NCCL, as in WorldOptions. Rank r then has the device
+  /// first_device + r.
+  bool nccl = true;
+  int first_device = 0;
+  /// If positive, CPU tensors are added as the mpi backend does where each host has so many ranks:
   /// in rank order inside a host, then host by host.
   int ranks_per_host = 0;
 };
@@ -143,7 +144,7 @@ struct RunOptions {
 /// returns when all have ended. The exception that was thrown first is thrown again here; the other
 /// ranks get it as a DistributedError, so none of them hangs in a collective. It is also printed
 /// where a rank hangs elsewhere, because then this function does not return. Throws a ValueError
-/// for `n` below 1, an empty `fn`, an unknown backend or a negative `ranks_per_host`.
+/// for `n` below 1, an empty `fn`, or a negative `ranks_per_host` or `first_device`.
 void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn,
                const RunOptions& options);
 /// @overload

@@ -66,7 +66,7 @@ std::int64_t RunState::number(const std::string& key) const {
 
 // First travels a list of what the state holds, then every tensor.
 RunState broadcast(const RunState& of_rank_0, const ProcessGroup& group) {
-  using Json = nlohmann::json;
+  using Json = nlohmann::ordered_json;
   const bool is_sender = group.rank() == 0;
   RunState state = is_sender ? of_rank_0 : RunState();
   Json list{{"metadata", state.metadata}, {"tensors", Json::array()}};

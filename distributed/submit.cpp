@@ -1,7 +1,10 @@
 #include "submit.h"
 
+#include "../core/create.h"
+#include "../core/cuda/graph.h"
 #include "../core/trace.h"
 #include "diagnostics/fault_injection.h"
+#include "lane.h"
 
 #include <thread>
 
@@ -53,58 +56,55 @@ class Dropped : public Work::State {
   std::chrono::steady_clock::time_point deadline_;
 };
 
-// Measures the times of a collective, for the trace and for the observer of the group.
-class Timed : public Work::State {
- public:
-  Timed(std::shared_ptr<Work::State> work, Collective call,
-        std::function<void(const Timing&)> observer, trace::Clock::time_point launched)
-      : work_(std::move(work)),
-        call_(std::move(call)),
-        observer_(std::move(observer)),
-        launched_(launched) {}
-  void wait() override {
-    if (reported_) return work_->wait();
-    const auto began = trace::Clock::now();
-    {
-      const trace::Span span([&] { return "wait: " + title(); });
-      work_->wait();
-    }
-    reported_ = true;
-    report(began, trace::Clock::now());
-  }
-  bool is_done() override { return work_->is_done(); }
-  trace::Clock::time_point done_at() const override { return work_->done_at(); }
-
- private:
-  std::string title() const { return call_.name.empty() ? to_string(call_.operation) : call_.name; }
-  void report(trace::Clock::time_point began, trace::Clock::time_point ended) {
-    const auto known = work_->done_at();
-    const double waited = std::chrono::duration<double>(ended - began).count();
-    const Timing timing{call_, launched_, known == trace::Clock::time_point{} ? ended : known,
-                        waited};
-    if (observer_) observer_(timing);
-    if (trace::is_profiling())
-      trace::add_async(
-          title(), launched_, timing.done,
-          fmt::format(R"("operation":"{}","sequence":{},"bytes":{},"wait_us":{:.3f})",
-                      to_string(call_.operation), call_.sequence, call_.bytes(), 1e6 * waited));
-  }
-
-  std::shared_ptr<Work::State> work_;
-  Collective call_;
-  std::function<void(const Timing&)> observer_;
-  trace::Clock::time_point launched_;
-  bool reported_ = false;
-};
-
-// Returns `tensor` itself where the backend takes it, else a tensor of the same shape without gaps
-// on a device of the backend, which holds the same values where `with_values`.
-Tensor for_backend(const Backend& backend, const Tensor& tensor, bool with_values) {
-  const bool accepted = backend.accepts(tensor.device());
-  if (accepted && tensor.is_contiguous()) return tensor;
-  const Device device = accepted ? tensor.device() : backend.staging_device();
+// Returns `tensor` itself where it lies on `device` without gaps, else such a tensor of the same
+// shape, which holds the same values where `with_values`.
+Tensor without_gaps(const Tensor& tensor, Device device, bool with_values) {
+  if (tensor.device() == device && tensor.is_contiguous()) return tensor;
   if (!with_values) return empty(tensor.shape(), {tensor.dtype(), device});
   return tensor.to(device).contiguous();
+}
+
+// Sets up a lane with the first call that takes it. NCCL's id travels through the hosts in the
+// place of that call, so that ranks which are at another call are found.
+void connect(Backend& backend, Lane& lane, const Collective& call) {
+  Collective exchange = call;
+  exchange.operation = Operation::broadcast;
+  exchange.root = 0;
+  exchange.input = exchange.output = lane.make_id();
+  backend.submit(exchange)->wait();
+  lane.connect(exchange.output, call);
+}
+
+// Returns whether a tensor takes the lane of the group; else it goes through the hosts.
+bool takes_lane(const Backend& backend, Operation operation, const Tensor& tensor) {
+  const Lane* const made = backend.made_lane();
+  const bool is_taken = tensor.defined() && tensor.device().is_cuda() &&
+                        backend.capabilities(tensor.device()).device_waits;
+  if (made && !is_taken && cuda::is_capturing(made->device()))
+    fail<DeviceError>(
+        "{}: it goes through the hosts, which no replay of a CUDA graph repeats; keep collectives "
+        "of CPU tensors and barriers outside of the captured step",
+        to_string(operation));
+  if (is_taken && !(made && made->is_connected()) && cuda::is_capturing(tensor.device()))
+    fail<DeviceError>(
+        "{}: the first collective of CUDA tensors in group '{}' sets up NCCL, which a CUDA graph "
+        "cannot hold; run the step once before it is captured",
+        to_string(operation), backend.info().group);
+  return is_taken;
+}
+
+// Starts a call on the lane of the group, which the first one makes.
+std::shared_ptr<Work::State> start_on_lane(Backend& backend, const Collective& call) {
+  const GroupInfo& info = backend.info();
+  backend.world()->throw_if_failed(call, info);
+  try {
+    if (Lane& lane = *backend.lane(); !lane.is_connected()) connect(backend, lane, call);
+  } catch (const std::exception& error) {  // the other ranks need not wait for their deadline
+    backend.world()->fail(
+        {.at = describe(call, info), .what = fmt::format("rank {}: {}", info.rank, error.what())});
+    backend.world()->throw_if_failed(call, info);
+  }
+  return backend.lane()->submit(call);
 }
 
 void check_process(const Backend& backend, Operation operation) {
@@ -120,33 +120,39 @@ void check_process(const Backend& backend, Operation operation) {
 
 Work submit(const std::shared_ptr<Backend>& backend, Collective call, CallOptions options) {
   check_process(*backend, call.operation);
-  if (options.timeout.count() != 0) check_timeout("CallOptions", options.timeout);
   const GroupInfo& info = backend->info();
   const bool in_place = call.operation == Operation::all_reduce ||
                         call.operation == Operation::broadcast;
   const Tensor target = call.output;
-  if (target.defined()) count_change(target.storage());
-  if (call.input.defined()) call.input = for_backend(*backend, call.input, true);
-  if (call.output.defined())
-    call.output = in_place ? call.input : for_backend(*backend, call.output, false);
+  const bool on_lane = takes_lane(*backend, call.operation, target);
+  if (call.operation == Operation::barrier && backend->made_lane())
+    backend->made_lane()->wait_for_device();
+  if (target.defined()) {
+    const Device device = on_lane ? Device::cuda(backend->world()->device_of(info.world_rank()))
+                          : backend->accepts(target.device()) ? target.device()
+                                                              : Device::cpu();
+    count_change(target.storage());
+    call.input = without_gaps(call.input, device, true);
+    call.output = in_place ? call.input : without_gaps(target, device, false);
+  }
   call.name = std::move(options.name);
   call.detail = std::move(options.detail);
   call.step = std::move(options.step);
   call.of_model = options.of_model;
   call.timeout = options.timeout.count() != 0 ? options.timeout : info.timeout;
   call.sequence = ++backend->calls;
+  call.fingerprint = fingerprint(call, on_lane ? Path::nccl : Path::host);
   backend->bytes += call.bytes();
 
-  const bool dropped = faults::inject(Fault::Moment::call, info.rank, info.group, call.sequence);
-  const bool timed = backend->observer || trace::is_profiling();
-  const auto launched = timed ? trace::Clock::now() : trace::Clock::time_point{};
-  take_recorded_call();
-  std::shared_ptr<Work::State> state = dropped ? std::make_shared<Dropped>(backend, call)
-                                               : backend->submit(call);
-  RecordedCall recorded = take_recorded_call();
-  if (timed && state)
-    state = std::make_shared<Timed>(std::move(state), call, backend->observer, launched);
-  Work work(std::move(state), std::move(recorded));
+  if (faults::inject(Fault::Moment::call, info.rank, info.group, call.sequence))
+    return Work(std::make_shared<Dropped>(backend, call));
+  RecordedCall recorded = backend->record(call);
+  if (trace::is_profiling()) {
+    recorded.title = call.name.empty() ? to_string(call.operation) : call.name;
+    recorded.details = fmt::format(R"("operation":"{}","sequence":{},"bytes":{})",
+                                   to_string(call.operation), call.sequence, call.bytes());
+  }
+  Work work(on_lane ? start_on_lane(*backend, call) : backend->submit(call), std::move(recorded));
   // The tensor of the caller may have gaps or be on another device.
   if (target.defined() && target.raw() != call.output.raw())
     return copy_after(std::move(work), call.output, target);

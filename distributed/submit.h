@@ -8,16 +8,13 @@
 
 namespace tutti::distributed {
 
-/// Runs the checks of the arguments of `call`. Where they throw, this rank meets the others in a
-/// barrier before the error leaves: so nobody waits for a call that was refused here, the group
-/// stays usable where all ranks refuse theirs, and otherwise every rank gets an error that shows
-/// both sides.
+/// Runs the checks of the arguments of `call`, and refuses it before their error leaves.
 template <class Checks>
 void check_together(const ProcessGroup& group, const std::string& call, const Checks& checks) {
   try {
     checks();
   } catch (const Error& error) {
-    group.barrier({.name = "refused " + call, .detail = std::string(": ") + error.what()});
+    group.refuse({.name = "refused " + call}, error.what());
     throw;
   }
 }

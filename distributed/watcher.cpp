@@ -1,7 +1,8 @@
 #include "watcher.h"
 
+#include "stoppable_sleep.h"
+
 #include <condition_variable>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,26 +15,6 @@ bool sleep_unless_stopped(const std::stop_token& stop, std::chrono::milliseconds
   return stopped.wait_for(lock, stop, time, [&] { return stop.stop_requested(); });
 }
 
-// Its own thread may destroy it; any other that does waits for a check in progress.
-class Watcher::Thread {
- public:
-  explicit Thread(std::function<void()> round)
-      : thread_([round = std::move(round)](const std::stop_token& stop) {
-          while (!sleep_unless_stopped(stop, std::chrono::milliseconds(50))) round();
-        }) {}
-  ~Thread() {
-    const bool is_forked = process_.is_of_parent();  // the child of a fork has no such thread
-    if (!is_forked) thread_.request_stop();
-    if (is_forked || thread_.get_id() == std::this_thread::get_id()) thread_.detach();
-  }
-  Thread(const Thread&) = delete;
-  Thread& operator=(const Thread&) = delete;
-
- private:
-  std::jthread thread_;
-  ProcessMark process_;
-};
-
 Watcher::Watcher(std::function<void()> round) : round_(std::move(round)) {}
 
 Watcher::~Watcher() { stop(); }
@@ -41,7 +22,10 @@ Watcher::~Watcher() { stop(); }
 void Watcher::watch(const std::shared_ptr<Watched>& watched) {
   const std::lock_guard here(mutex_);
   // The thread comes first: where there is none, `watched` may be destroyed and must not be kept.
-  if (!thread_ && round_ && !stopped_) thread_ = std::make_unique<Thread>(round_);
+  if (!thread_.joinable() && round_ && !stopped_)
+    thread_ = std::jthread([round = round_](const std::stop_token& stop) {
+      while (!sleep_unless_stopped(stop, std::chrono::milliseconds(50))) round();
+    });
   watched->position_ = watched_.insert(watched_.end(), watched);
 }
 
@@ -63,13 +47,20 @@ void Watcher::check() {
   // Releasing the last of them may destroy this object.
 }
 
+// Its own thread may destroy it; any other that does waits for a check in progress.
 void Watcher::stop() {
   stopped_ = true;
-  thread_.reset();
+  if (!thread_.joinable()) return;
+  const bool is_forked = process_.is_of_parent();  // the child of a fork has no such thread
+  if (!is_forked) thread_.request_stop();
+  if (is_forked || thread_.get_id() == std::this_thread::get_id()) thread_.detach();
+  else thread_.join();
 }
 
-// Its own lock makes the destructor of the scope wait for a call in progress.
-struct WatchScope::Function : Watched {
+namespace {
+
+// Its own lock makes the end of the watch wait for a call in progress.
+struct WatchedFunction : Watched {
   bool check() noexcept override {
     const std::lock_guard lock(mutex);
     return !function || function();
@@ -78,16 +69,17 @@ struct WatchScope::Function : Watched {
   std::function<bool()> function;
 };
 
-WatchScope::WatchScope(Watcher& watcher, std::function<bool()> check)
-    : function_(std::make_shared<Function>()) {
-  function_->function = std::move(check);
-  watcher.watch(function_);
-}
+}  // namespace
 
-WatchScope::~WatchScope() {
-  if (process_.is_of_parent()) return;  // the mutex may be locked in the child of a fork
-  const std::lock_guard lock(function_->mutex);
-  function_->function = nullptr;
+std::shared_ptr<void> watch(Watcher& watcher, std::function<bool()> check) {
+  const auto watched = std::make_shared<WatchedFunction>();
+  watched->function = std::move(check);
+  watcher.watch(watched);
+  return {nullptr, [watched, process = ProcessMark()](void*) {
+            if (process.is_of_parent()) return;  // the mutex may be locked in the child of a fork
+            const std::lock_guard lock(watched->mutex);
+            watched->function = nullptr;
+          }};
 }
 
 }  // namespace tutti::distributed

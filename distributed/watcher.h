@@ -12,12 +12,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <stop_token>
+#include <thread>
 
 namespace tutti::distributed {
-
-/// Sleeps for `time`, or until the calling thread is to stop. Returns whether it is.
-bool sleep_unless_stopped(const std::stop_token& stop, std::chrono::milliseconds time);
 
 /// Something that a Watcher checks until it is done.
 class Watched {
@@ -50,29 +47,18 @@ class Watcher {
   void stop();
 
  private:
-  class Thread;
   std::function<void()> round_;
   std::mutex mutex_;
   std::list<std::shared_ptr<Watched>> watched_;
-  std::unique_ptr<Thread> thread_;
+  std::jthread thread_;
+  ProcessMark process_;
   // Atomic instead of guarded by mutex_, because the destructor also runs in the child of a fork,
   // where that mutex may stay locked.
   std::atomic<bool> stopped_ = false;
 };
 
-/// Lets a watcher call a function until this object is destroyed, which waits for a call in
+/// Lets a watcher call a function until the result is destroyed, which waits for a call in
 /// progress. The function is Watched::check() and throws nothing.
-class WatchScope {
- public:
-  WatchScope(Watcher& watcher, std::function<bool()> check);
-  ~WatchScope();
-  WatchScope(const WatchScope&) = delete;
-  WatchScope& operator=(const WatchScope&) = delete;
-
- private:
-  struct Function;
-  std::shared_ptr<Function> function_;
-  ProcessMark process_;
-};
+[[nodiscard]] std::shared_ptr<void> watch(Watcher& watcher, std::function<bool()> check);
 
 }  // namespace tutti::distributed

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <set>
 #include <thread>
 
 namespace tutti::distributed {
@@ -23,7 +22,7 @@ constexpr std::chrono::milliseconds first_silence{250}, longest_silence{5000};
 }  // namespace
 
 void throw_failure(const Failure& failure, const std::string& text, CollectiveInfo info) {
-  failure.recorders.wait();
+  if (failure.wait_for_recorders) failure.wait_for_recorders();
   if (failure.timeout) throw TimeoutError(text, std::move(info));
   throw DistributedError(text, std::move(info));
 }
@@ -57,7 +56,7 @@ void World::fail(const Failure& failure, Lock&) {
 void World::set_failure(Failure failure) {
   std::vector<std::shared_ptr<FlightRecorder>> recorders;
   for (const auto& [rank, recorder] : recorders_) recorders.push_back(recorder);
-  failure.recorders = RecorderWrite(
+  failure.wait_for_recorders = start_writing(
       std::move(recorders), failure.at.empty() ? failure.what : failure.at + ": " + failure.what);
   failure_ = std::move(failure);
   has_failed_ = true;
@@ -81,25 +80,39 @@ std::optional<Failure> World::poll() {
 }
 
 void World::handle(Notice notice) {
-  if (auto* failure = std::get_if<Failure>(&notice)) {
-    set_failure(std::move(*failure));
-  } else if (const auto* question = std::get_if<StatusRequest>(&notice)) {
-    const auto self = peers_.find(options_.rank);
-    options_.transport->send_status_reply(
-        question->rank, {.rank = options_.rank,
-                         .latest_calls = own_latest_calls(options_.rank).value_or(LatestCalls()),
-                         .has_departed = self != peers_.end() && self->second.departed});
-  } else {
-    auto& answer = std::get<StatusReply>(notice);
-    if (answer.has_departed) note_departure(answer.rank, std::move(answer.latest_calls));
-    else peers_[answer.rank].latest_calls = std::move(answer.latest_calls);
-    peers_[answer.rank].is_blocked = answer.is_blocked;
+  if (auto* failure = std::get_if<Failure>(&notice)) set_failure(std::move(*failure));
+  else if (const auto* question = std::get_if<StatusRequest>(&notice)) answer(*question);
+  else if (auto* reply = std::get_if<StatusReply>(&notice)) handle_reply(std::move(*reply));
+  else if (const auto* release = std::get_if<Release>(&notice))
+    releases_[{options_.rank, release->group_id}].insert(release->rank);
+}
+
+void World::answer(const StatusRequest& question) {
+  StatusReply reply{.rank = options_.rank,
+                    .latest_calls = own_latest_calls(options_.rank).value_or(LatestCalls()),
+                    .group_id = question.group_id};
+  if (const Peer* const self = find_peer(options_.rank)) reply.has_departed = !!self->departed;
+  if (const auto own = recorders_.find(options_.rank); own != recorders_.end()) {
+    reply.left_after = own->second->left_after(question.group_id);
+    if (reply.left_after >= question.sequence) reply.left_after.reset();  // it has done its part
+    const auto call = own->second->find(question.group_id, question.sequence);
+    if (call && call->hash() != question.hash) reply.other_call = call;
   }
+  options_.transport->send(question.rank, std::move(reply));
+}
+
+void World::handle_reply(StatusReply reply) {
+  Peer& peer = peers_[reply.rank];
+  peer.is_blocked = reply.is_blocked;
+  if (reply.group_id != 0) peer.groups[reply.group_id] = reply;
+  has_news_ = has_news_ || reply.other_call || reply.left_after;
+  if (reply.has_departed) note_departure(reply.rank, std::move(reply.latest_calls));
+  else peer.latest_calls = std::move(reply.latest_calls);
 }
 
 std::shared_ptr<FlightRecorder> World::recorder(const GroupInfo& group) {
   const std::lock_guard here(mutex_);
-  const int rank = group.world_ranks[static_cast<std::size_t>(group.rank)];
+  const int rank = group.world_rank();
   auto& recorder = recorders_[rank];
   if (!recorder) recorder = std::make_shared<FlightRecorder>(rank, group.backend);
   return recorder;
@@ -127,21 +140,30 @@ void World::note_departure(int rank, LatestCalls latest_calls) {
   Peer& peer = peers_[rank];
   peer.latest_calls = std::move(latest_calls);
   if (!peer.departed) peer.departed = Clock::now();
-  has_departures_ = true;
+  has_news_ = true;
 }
 
-void World::ask(int rank, Clock::time_point now) {
-  options_.transport->send_status_request(rank);
-  Peer& peer = peers_[rank];
-  peer.asked_at = now;
-  peer.latest_calls.reset();
+// Asks a rank for its latest calls and, where that is not null, for its part of a collective.
+void World::ask(int world_rank, const PendingCollective* pending) {
+  StatusRequest question{.rank = options_.rank};
+  if (pending) {
+    const Fingerprint& own = pending->call().fingerprint;
+    question.group_id = pending->group().id;
+    question.sequence = own.sequence;
+    question.hash = own.hash();
+  }
+  options_.transport->send(world_rank, question);
 }
 
 bool World::all_answer(std::span<const int> ranks) {
   const auto asked_at = Clock::now();
   Lock here = lock();
   if (failure_ || !can_ask()) return false;
-  for (const int rank : ranks) ask(rank, asked_at);
+  for (const int rank : ranks) {
+    ask(rank, nullptr);
+    peers_[rank].asked_at = asked_at;
+    peers_[rank].latest_calls.reset();
+  }
   while (Clock::now() < asked_at + answer_time) {
     if (std::ranges::all_of(ranks, [&](int rank) { return peers_[rank].latest_calls.has_value(); }))
       return true;
@@ -153,13 +175,13 @@ bool World::all_answer(std::span<const int> ranks) {
   return false;
 }
 
-bool World::give_up(const PendingCollective& pending) {
+bool World::give_up(PendingCollective& pending) {
   // The time is taken before pending_state(), so that a rank that arrives meanwhile is not called
   // absent.
   const auto now = Clock::now();
-  const bool asks = is_time_to_ask(pending, now);
+  const bool asks = pending.take_turn_to_ask(now);
   if (!asks && !may_have_failed(pending, now)) return false;
-  PendingState state = pending.pending_state();  // without the lock: it may ask a server
+  PendingState state = pending.pending_state();
   Lock here = lock();
   if (asks) ask_who_has_departed(state, pending);
   const auto why = verdict(pending, std::move(state), now);
@@ -167,9 +189,9 @@ bool World::give_up(const PendingCollective& pending) {
   return why.has_value();
 }
 
-bool World::give_up(const PendingCollective& pending, Lock& lock) {
+bool World::give_up(PendingCollective& pending, Lock& lock) {
   const auto now = Clock::now();
-  if (!may_have_failed(pending, now)) return false;
+  if (!pending.take_turn_to_ask(now) && !may_have_failed(pending, now)) return false;
   const auto why = verdict(pending, pending.pending_state(), now);
   if (why) fail(*why, lock);
   return why.has_value();
@@ -177,50 +199,56 @@ bool World::give_up(const PendingCollective& pending, Lock& lock) {
 
 // Cheap, because every wait asks it again and again.
 bool World::may_have_failed(const PendingCollective& pending, Clock::time_point now) const {
-  return has_departures_ || now >= pending.deadline().at || now >= pending.inspect_from();
+  return has_news_ || now >= pending.deadline().at;
 }
 
-bool World::is_time_to_ask(const PendingCollective& pending, Clock::time_point now) const {
-  if (!can_ask()) return false;
-  if (now < pending.next_question_) return false;
-  const auto silence = first_silence * (1 << std::min<std::size_t>(pending.rounds_, 5));
-  pending.next_question_ = now + std::min(silence, longest_silence);
-  return ++pending.rounds_ > 1;
+bool PendingCollective::take_turn_to_ask(Clock::time_point now) {
+  if (now < next_question_) return false;
+  const auto silence = first_silence * (1 << std::min<std::size_t>(rounds_, 5));
+  next_question_ = now + std::min(silence, longest_silence);
+  return ++rounds_ > 1;
 }
 
 // Asks a few, others each time. The ranks that wait for one that has departed are many, so nobody
-// asks all.
+// asks all but rank 0 of a group whose devices wait.
 void World::ask_who_has_departed(const PendingState& state, const PendingCollective& pending) {
+  if (!can_ask()) return;
   std::vector<int> ranks = state.missing;
   for (const std::vector<int>& host : state.hosts_to_ask)
     ranks.insert(ranks.end(), host.begin(), host.end());
-  const std::size_t few = first_few(ranks).size();
+  const std::size_t few = state.asks_all ? ranks.size() : first_few(ranks).size();
   for (std::size_t i = 0; i < few; ++i) {
     const int rank = ranks[(pending.rounds_ * few + i) % ranks.size()];
-    options_.transport->send_status_request(
-        pending.group().world_ranks[static_cast<std::size_t>(rank)]);
+    ask(pending.group().world_rank_of(rank), &pending);
   }
 }
 
 std::optional<Failure> World::verdict(const PendingCollective& pending, PendingState state,
                                       Clock::time_point stalled_at) {
   Failure why;
+  add_disagreement(state, pending);
   add_departed(state, pending, stalled_at);
   if (!state.disagreement.empty()) {
     why.what = std::move(state.disagreement);
   } else if (!state.departed.empty()) {
-    why.what = departure(
-        state, state.departed.size() == 1 ? options_.departed_one : options_.departed_many);
+    const GroupInfo& group = pending.group();
+    const bool is_one = state.departed.size() == 1;
+    const Peer* const peer = find_peer(group.world_rank_of(state.departed.front()));
+    const bool has_ended = peer && peer->departed;
+    why.what = departure(state, has_ended
+                                    ? (is_one ? options_.departed_one : options_.departed_many)
+                                : is_one ? "its group has been destroyed"
+                                         : "their groups have been destroyed");
     why.what += all_latest_calls(state.departed, state, pending.group());
     if (pending.call().of_model) why.what += advice_for_one_rank;
   } else if (stalled_at >= pending.deadline().at) {
-    if (!has_asked(state, pending)) return {};
+    if (!ask_at_deadline(state, pending)) return {};
     add_silent_hosts(state, pending);
     if (state.missing.empty() && stalled_at < pending.patient_until()) return {};
     if (stalled_at < pending.deadline().at + blocked_time &&
-        only_blocked_are_missing(state, pending.group()))
+        spare_blocked_ranks(state, pending.group()))
       return {};
-    why.what = absence(state, pending.deadline().timeout, pending.group().rank);
+    why.what = absence(state, pending.deadline().timeout, pending.rank());
     why.what += all_latest_calls(ranks_to_describe(state), state, pending.group());
     if (pending.call().of_model) why.what += advice_for_one_rank;
     why.timeout = true;
@@ -231,37 +259,74 @@ std::optional<Failure> World::verdict(const PendingCollective& pending, PendingS
   return why;
 }
 
+// Finds a rank that is at another call of this number than the rank that waits for it.
+void World::add_disagreement(PendingState& state, const PendingCollective& pending) const {
+  if (!state.disagreement.empty()) return;
+  const GroupInfo& group = pending.group();
+  const auto compare = [&](int rank) {
+    const auto other = other_call(group.world_rank_of(rank), pending);
+    if (!other || !state.disagreement.empty()) return;
+    Fingerprint calls[] = {pending.call().fingerprint, *other};
+    int ranks[] = {pending.rank(), rank};
+    if (ranks[0] > ranks[1]) std::swap(calls[0], calls[1]), std::swap(ranks[0], ranks[1]);
+    state.disagreement = disagreement(calls, ranks);
+  };
+  for (const int rank : state.missing) compare(rank);
+  for (const std::vector<int>& host : state.hosts_to_ask)
+    for (const int rank : host) compare(rank);
+}
+
+std::optional<Fingerprint> World::other_call(int world_rank,
+                                             const PendingCollective& pending) const {
+  const Fingerprint& own = pending.call().fingerprint;
+  std::optional<Fingerprint> found;
+  if (const auto known = recorders_.find(world_rank); known != recorders_.end())
+    found = known->second->find(pending.group().id, own.sequence);
+  else if (const StatusReply* const answer = find_answer(world_rank, pending.group().id))
+    found = answer->other_call;
+  return found && found->sequence == own.sequence && !(*found == own) ? found : std::nullopt;
+}
+
 void World::add_departed(PendingState& state, const PendingCollective& pending,
                          Clock::time_point stalled_at) const {
-  if (!has_departures_) return;
   const GroupInfo& group = pending.group();
-  const auto find = [&](int rank) {
-    const auto found = peers_.find(group.world_ranks[static_cast<std::size_t>(rank)]);
-    const bool has_departed = found != peers_.end() && found->second.departed &&
-                              stalled_at >= *found->second.departed + options_.departure_delay;
-    return has_departed ? &found->second : nullptr;
+  const auto has_departed = [&](int rank) {
+    const Peer* const peer = find_peer(group.world_rank_of(rank));
+    return peer && peer->departed && stalled_at >= *peer->departed + options_.departure_delay;
   };
+  const auto leaves = [&](int rank) { return has_left(group.world_rank_of(rank), pending); };
   for (const int rank : state.missing)
-    if (find(rank)) state.departed.push_back(rank);
+    if (has_departed(rank) || leaves(rank)) state.departed.push_back(rank);
   // The others may have departed after they did their part. So may one that does not tell the group
   // any more.
   for (const std::vector<int>& host : state.hosts_to_ask)
     for (const int rank : host) {
-      const Peer* departed = find(rank);
-      if (!departed || !departed->latest_calls) continue;
-      const auto sequence = departed->latest_calls->sequence_of(group.id);
-      if (sequence && *sequence < pending.call().sequence) state.departed.push_back(rank);
+      const auto calls = has_departed(rank) ? known_calls(group.world_rank_of(rank)) : std::nullopt;
+      const auto sequence = calls ? calls->sequence_of(group.id) : std::nullopt;
+      if ((sequence && *sequence < pending.call().sequence) || leaves(rank))
+        state.departed.push_back(rank);
     }
+}
+
+// Returns whether a rank, which may live on, has destroyed the group without issuing the call.
+bool World::has_left(int world_rank, const PendingCollective& pending) const {
+  const std::uint64_t group_id = pending.group().id;
+  std::optional<std::int64_t> last;
+  if (const auto own = recorders_.find(world_rank); own != recorders_.end())
+    last = own->second->left_after(group_id);
+  else if (const StatusReply* const answer = find_answer(world_rank, group_id))
+    last = answer->left_after;
+  return last && *last < pending.call().sequence;
 }
 
 // Adds the ranks of the unheard hosts that have not answered, or that have not issued this call.
 void World::add_silent_hosts(PendingState& state, const PendingCollective& pending) const {
   const GroupInfo& group = pending.group();
   const auto waits = [&](int rank) {
-    const auto asked = peers_.find(group.world_ranks[static_cast<std::size_t>(rank)]);
-    if (asked == peers_.end() || !asked->second.latest_calls) return false;
-    const auto sequence = asked->second.latest_calls->sequence_of(group.id);
-    return sequence ? *sequence >= pending.call().sequence : asked->second.latest_calls->is_full();
+    const auto calls = known_calls(group.world_rank_of(rank));
+    if (!calls) return false;
+    const auto sequence = calls->sequence_of(group.id);
+    return sequence ? *sequence >= pending.call().sequence : calls->is_full();
   };
   std::set<int> missing(state.missing.begin(), state.missing.end());
   for (const std::vector<int>& host : state.hosts_to_ask)
@@ -272,54 +337,57 @@ void World::add_silent_hosts(PendingState& state, const PendingCollective& pendi
 
 // Takes those out of the missing ranks that wait for others themselves, in a call that blocks: the
 // rank at fault is one of those. Returns whether no other rank is missing.
-bool World::only_blocked_are_missing(PendingState& state, const GroupInfo& group) const {
-  const auto find = [&](int rank) {
-    return peers_.find(group.world_ranks[static_cast<std::size_t>(rank)]);
-  };
+bool World::spare_blocked_ranks(PendingState& state, const GroupInfo& group) const {
+  const auto find = [&](int rank) { return find_peer(group.world_rank_of(rank)); };
   const auto is_blocked = [&](int rank) {
-    const auto found = find(rank);
-    return found != peers_.end() && found->second.latest_calls && found->second.is_blocked;
+    const Peer* const peer = find(rank);
+    return peer && peer->latest_calls && peer->is_blocked;
   };
   if (std::ranges::none_of(state.missing, is_blocked)) return false;
   // Of many missing ranks only a few are asked. The others are probably where these are.
-  std::erase_if(state.missing,
-                [&](int rank) { return find(rank) == peers_.end() || is_blocked(rank); });
+  std::erase_if(state.missing, [&](int rank) { return !find(rank) || is_blocked(rank); });
   return state.missing.empty();
 }
 
 // Asks the missing ranks for their latest calls, unless that has been done just now or since the
 // deadline of `pending`. Returns whether all have answered, cannot be asked or have had their time.
-bool World::has_asked(const PendingState& state, const PendingCollective& pending) {
+bool World::ask_at_deadline(const PendingState& state, const PendingCollective& pending) {
   if (!can_ask()) return true;
   bool is_over = true;
   const auto now = Clock::now();
   for (const int rank : ranks_to_ask(state)) {
-    const int there = pending.group().world_ranks[static_cast<std::size_t>(rank)];
-    const auto known = peers_.find(there);
-    if (state.latest_calls.contains(rank) || (known != peers_.end() && known->second.departed))
-      continue;
-    const bool has_had_time = known != peers_.end() && now >= known->second.asked_at + answer_time;
-    if (known == peers_.end() || (has_had_time && known->second.asked_at < pending.deadline().at)) {
-      ask(there, now);
+    const int there = pending.group().world_rank_of(rank);
+    Peer& peer = peers_[there];
+    if (peer.departed) continue;
+    const bool has_had_time = now >= peer.asked_at + answer_time;
+    if (has_had_time && peer.asked_at < pending.deadline().at) {
+      ask(there, &pending);
+      peer.asked_at = now;
+      peer.latest_calls.reset();
       is_over = false;
-    } else if (!known->second.latest_calls && !has_had_time) {
+    } else if (!peer.latest_calls && !has_had_time) {
       is_over = false;
     }
   }
   return is_over;
 }
 
-std::optional<std::string> World::latest_calls(int rank, const PendingState& state,
-                                               const GroupInfo& group) const {
-  if (const auto found = state.latest_calls.find(rank); found != state.latest_calls.end())
-    return found->second;
-  const int there = group.world_ranks[static_cast<std::size_t>(rank)];
-  if (const auto found = peers_.find(there); found != peers_.end())
-    return found->second.latest_calls
-               ? found->second.latest_calls->text
-               : "unknown calls (no answer: its process is stopped, gone or busy)";
-  const auto own = own_latest_calls(there);
-  return own ? std::optional(own->text) : std::nullopt;
+// Returns where a rank of the world is: its own record, or what it has answered last.
+std::optional<LatestCalls> World::known_calls(int world_rank) const {
+  const Peer* const peer = find_peer(world_rank);
+  return peer && peer->latest_calls ? peer->latest_calls : own_latest_calls(world_rank);
+}
+
+const World::Peer* World::find_peer(int world_rank) const {
+  const auto found = peers_.find(world_rank);
+  return found == peers_.end() ? nullptr : &found->second;
+}
+
+const World::StatusReply* World::find_answer(int world_rank, std::uint64_t group_id) const {
+  const Peer* const peer = find_peer(world_rank);
+  if (!peer) return nullptr;
+  const auto found = peer->groups.find(group_id);
+  return found == peer->groups.end() ? nullptr : &found->second;
 }
 
 std::optional<LatestCalls> World::own_latest_calls(int world_rank) const {
@@ -336,11 +404,15 @@ std::string World::all_latest_calls(std::span<const int> absent, const PendingSt
     text += fmt::format("{} rank {} at {}", text.empty() ? "" : ";", rank, calls);
   };
   if (absent.empty()) return {};
-  for (const int rank : first_few(absent))
-    if (const auto calls = latest_calls(rank, state, group)) add(rank, *calls);
+  for (const int rank : first_few(absent)) {
+    const int there = group.world_rank_of(rank);
+    if (const auto calls = known_calls(there)) add(rank, calls->text);
+    else if (peers_.contains(there))
+      add(rank, "unknown calls (no answer: its process is stopped, gone or busy)");
+  }
   for (int rank = 0; rank < group.size; ++rank) {
     if (std::ranges::count(state.missing, rank) > 0) continue;
-    const int there = group.world_ranks[static_cast<std::size_t>(rank)];
+    const int there = group.world_rank_of(rank);
     if (const auto own = own_latest_calls(there)) {
       add(rank, own->text);
       break;
@@ -363,15 +435,5 @@ void World::check_step(const std::string& what, const Deadline& deadline, const 
 }
 
 World::World(Options options) : options_(std::move(options)) {}
-
-void World::check_watched() {
-  const auto check = [this] { watcher_.check(); };
-  try {
-    if (options_.transport) options_.transport->guard(check);
-    else check();
-  } catch (const std::exception& error) {
-    fail({.what = fmt::format("the watcher thread failed: {}", error.what())});
-  }
-}
 
 }  // namespace tutti::distributed

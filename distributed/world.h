@@ -12,21 +12,25 @@
 #include <atomic>
 #include <condition_variable>
 #include <functional>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <variant>
 #include <vector>
 
 namespace tutti::distributed {
+
+class Lane;  // lane.h
 
 /// Why a world has failed. From then on every call in all of its groups fails with this cause.
 struct Failure {
   std::string at = {};    ///< The collective, as describe() names it; empty if there was none.
   std::string what = {};  ///< The cause.
   bool timeout = false;   ///< Whether a deadline has passed, which makes it a TimeoutError.
-  RecorderWrite recorders = {};  ///< World sets it; throw_failure() waits for it.
+  int rank = -1;          ///< The rank of this world that has given up, where one has said so.
+  /// Waits for the flight recorders' files, as throw_failure() does. World sets it.
+  std::function<void()> wait_for_recorders = {};
 };
 
 /// Throws `failure` as the rank of `group` sees it that is in `call`: a TimeoutError or a
@@ -53,41 +57,55 @@ class PendingCollective {
   virtual ~PendingCollective() = default;
   virtual const Collective& call() const = 0;
   virtual const GroupInfo& group() const = 0;
+  virtual int rank() const { return group().rank; }  ///< Of the group, whose call it is.
   virtual Deadline deadline() const = 0;
   /// Until this time it goes on after its deadline where the ranks that it waits for answer that
   /// they have issued this call: they may wait for others, and name those.
   virtual Clock::time_point patient_until() const { return deadline().at; }
-  /// From this time on pending_state() is asked although neither the deadline has passed nor a rank
-  /// has departed.
-  virtual Clock::time_point inspect_from() const { return (Clock::time_point::max)(); }
   /// Finds out why the collective is not done. Does not wait for other ranks.
   virtual PendingState pending_state() const = 0;
 
  private:
   friend class World;
-  // When and how often World asks some of the missing ranks whether they have departed.
-  mutable Clock::time_point next_question_ = {};
-  mutable std::size_t rounds_ = 0;
+  // Returns whether it is time to ask missing ranks where they are, which then counts as done.
+  bool take_turn_to_ask(Clock::time_point now);
+
+  Clock::time_point next_question_ = {};
+  std::size_t rounds_ = 0;
 };
 
 /// What the groups of one world share: the first failure, who has left, and the deadlines.
-class World {
+class World : public std::enable_shared_from_this<World> {
  public:
   using Lock = std::unique_lock<std::mutex>;
 
-  /// A rank of the world asks this one for its latest calls.
+  /// A rank of the world asks this one for its latest calls and for one call of a group.
   struct StatusRequest {
     int rank = 0;
+    std::uint64_t group_id = 0;  ///< 0 where no call is in question.
+    std::int64_t sequence = 0;
+    std::uint64_t hash = 0;  ///< Of the call's fingerprint on the rank that asks.
   };
   /// A rank of the world, which this one has asked, tells its latest calls.
   struct StatusReply {
     int rank = 0;
     LatestCalls latest_calls = {};
-    bool has_departed = false;  ///< It will issue no more.
-    bool is_blocked = false;    ///< It is in a call that ends its job if it waits too long there.
+    bool has_departed = false;   ///< It will issue no more.
+    bool is_blocked = false;     ///< It is in a call that ends its job if it waits too long there.
+    std::uint64_t group_id = 0;  ///< As in the request.
+    /// The number of its last call in the group, where it has destroyed that before the call of the
+    /// request.
+    std::optional<std::int64_t> left_after = {};
+    /// Its call of that number in the group, where that differs from the one of the request.
+    std::optional<Fingerprint> other_call = {};
+  };
+  /// A rank of the world tells this one that it has released a group.
+  struct Release {
+    int rank = 0;
+    std::uint64_t group_id = 0;
   };
   /// A notice from another rank.
-  using Notice = std::variant<Failure, StatusRequest, StatusReply>;
+  using Notice = std::variant<Failure, StatusRequest, StatusReply, Release>;
 
   /// How failures, questions and answers reach ranks that have a World object of their own. Nobody
   /// announces a departure: at a normal exit each rank would tell each other one. World calls it
@@ -98,13 +116,9 @@ class World {
     /// Tells all other ranks. Returns the failure that counts: where another rank was known to be
     /// first, that rank's. Must not throw.
     virtual Failure send_failure(const Failure& failure) = 0;
-    /// Returns whether ranks can be asked where they are.
-    virtual bool can_ask() const { return false; }
-    /// Asks a rank of the world for its latest calls, which receive() returns once it has answered.
-    /// Must not throw.
-    virtual void send_status_request(int /*rank*/) {}
-    /// Answers the question of a rank of the world; `reply` is about this rank. Must not throw.
-    virtual void send_status_reply(int /*rank*/, const StatusReply& /*reply*/) {}
+    /// Sends what this rank asks, answers or tells to a rank of the world, where receive() returns
+    /// it. Must not throw.
+    virtual void send(int /*rank*/, const Notice& /*notice*/) {}
     /// Returns what another rank has sent, if anything has arrived.
     virtual std::optional<Notice> receive() = 0;
     /// Calls `check` on the watcher thread, or does not where that thread must not use the
@@ -124,6 +138,8 @@ class World {
     std::chrono::milliseconds departure_delay{0};
     /// False where a second thread must not use the transport; then only waits keep deadlines.
     bool has_watcher = true;
+    /// What runs at the process's exit and ends this world there; null where nothing has to.
+    void (*at_exit)() = nullptr;
   };
 
   explicit World(Options options);
@@ -158,8 +174,8 @@ class World {
   /// has departed, or the ranks disagree. Returns whether the world has failed through it. At the
   /// deadline it first asks the missing ranks for their latest calls where only they know them, and
   /// waits for the answers up to two seconds; the caller must go on calling poll().
-  bool give_up(const PendingCollective& pending);
-  bool give_up(const PendingCollective& pending, Lock& lock);
+  bool give_up(PendingCollective& pending);
+  bool give_up(PendingCollective& pending, Lock& lock);
   /// For a step that all ranks take together but that is no collective, such as creating a
   /// communicator: call this repeatedly while it is not done. Throws the failure of the world, and
   /// fails the world once the deadline has passed. `what` names the step.
@@ -167,6 +183,33 @@ class World {
 
   /// The thread that keeps deadlines while nobody waits.
   Watcher& watcher() { return watcher_; }
+
+  // ---- lanes of devices
+
+  using MakeLane = std::shared_ptr<Lane>(std::shared_ptr<World> world,
+                                         std::shared_ptr<const GroupInfo> info, int device);
+  /// Sets the device of each rank, by which its CUDA tensors travel, and what makes the lanes of
+  /// groups. All ranks do so with the same devices, before their first call.
+  void set_devices(std::vector<int> devices, MakeLane* make_lane);
+  /// Sets why there are none, so that CUDA tensors are staged through the host.
+  void set_why_staged(std::string why) { why_staged_ = std::move(why); }
+  /// Returns the device of a rank of the world; -1 where CUDA tensors are staged.
+  int device_of(int world_rank) const;
+  const std::string& why_staged() const { return why_staged_; }
+  /// Makes the lane of a rank in the group of `info`, and watches it until it has ended.
+  std::shared_ptr<Lane> make_lane(const std::shared_ptr<const GroupInfo>& info, int device);
+  /// Returns the lanes of all groups, of the ranks that share this object.
+  std::vector<std::shared_ptr<Lane>> lanes() const;
+  /// Waits until the devices have finished the calls of all lanes, or the world has failed.
+  void wait_for_devices(std::chrono::milliseconds patience) const;
+  /// Aborts all lanes, and waits until they have ended: their graphs may keep them.
+  void end_lanes(std::chrono::milliseconds patience);
+
+  /// Tells the rank `to` of the world that the rank `from`, which is this one, has released a
+  /// group.
+  void send_release(int from, int to, std::uint64_t group_id);
+  /// Returns the ranks of the world that have told `rank`, which is this one, so.
+  std::set<int> releases(int rank, std::uint64_t group_id) const;
 
   /// For a backend whose ranks share this object: its own state is guarded by the same lock, so
   /// that one wait sees its own changes, failures and departures.
@@ -176,30 +219,37 @@ class World {
   void notify(const Lock&) { changed_.notify_all(); }
 
  private:
-  // What is known of a rank that has been asked for its latest calls or has departed.
+  // What is known of a rank that has been asked where it is or has departed.
   struct Peer {
     Clock::time_point asked_at = {};
-    std::optional<LatestCalls> latest_calls = {};    // once the rank has answered
-    std::optional<Clock::time_point> departed = {};  // since when that is known
-    bool is_blocked = false;                         // it has answered so
+    std::optional<LatestCalls> latest_calls = {};      // once the rank has answered
+    std::optional<Clock::time_point> departed = {};    // since when that is known
+    bool is_blocked = false;                           // it has answered so
+    std::map<std::uint64_t, StatusReply> groups = {};  // what it has answered about each
   };
   void set_failure(Failure failure);
   void handle(Notice notice);
-  void ask(int rank, Clock::time_point now);
+  void answer(const StatusRequest& question);
+  void handle_reply(StatusReply reply);
+  void ask(int world_rank, const PendingCollective* pending);
   void note_departure(int rank, LatestCalls latest_calls);
-  bool can_ask() const { return options_.transport && options_.transport->can_ask(); }
-  bool is_time_to_ask(const PendingCollective& pending, Clock::time_point now) const;
+  bool can_ask() const { return options_.transport != nullptr; }  // ranks where they are
   void ask_who_has_departed(const PendingState& state, const PendingCollective& pending);
   bool may_have_failed(const PendingCollective& pending, Clock::time_point now) const;
   std::optional<Failure> verdict(const PendingCollective& pending, PendingState state,
                                  Clock::time_point stalled_at);
+  void add_disagreement(PendingState& state, const PendingCollective& pending) const;
+  std::optional<Fingerprint> other_call(int world_rank, const PendingCollective& pending) const;
   void add_departed(PendingState& state, const PendingCollective& pending,
                     Clock::time_point stalled_at) const;
+  bool has_left(int world_rank, const PendingCollective& pending) const;
   void add_silent_hosts(PendingState& state, const PendingCollective& pending) const;
-  bool only_blocked_are_missing(PendingState& state, const GroupInfo& group) const;
-  bool has_asked(const PendingState& state, const PendingCollective& pending);
-  std::optional<std::string> latest_calls(int rank, const PendingState& state,
-                                          const GroupInfo& group) const;
+  bool spare_blocked_ranks(PendingState& state, const GroupInfo& group) const;
+  bool ask_at_deadline(const PendingState& state, const PendingCollective& pending);
+  // Both return null for what is not known.
+  const Peer* find_peer(int world_rank) const;
+  const StatusReply* find_answer(int world_rank, std::uint64_t group_id) const;
+  std::optional<LatestCalls> known_calls(int world_rank) const;
   std::optional<LatestCalls> own_latest_calls(int world_rank) const;
   std::string all_latest_calls(std::span<const int> absent, const PendingState& state,
                                const GroupInfo& group) const;
@@ -210,9 +260,15 @@ class World {
   std::condition_variable changed_;
   std::optional<Failure> failure_;
   std::atomic<bool> has_failed_ = false;
-  std::map<int, Peer> peers_;  // by rank in the world
-  std::atomic<bool> has_departures_ = false;
-  std::map<int, std::shared_ptr<FlightRecorder>> recorders_;  // by rank in the world
+  std::map<int, Peer> peers_;           // by rank in the world
+  std::atomic<bool> has_news_ = false;  // a rank has departed or is at another call
+  std::map<int, std::shared_ptr<FlightRecorder>> recorders_;         // by rank in the world
+  std::map<std::pair<int, std::uint64_t>, std::set<int>> releases_;  // by rank and group
+  std::vector<int> devices_;  // by rank in the world; empty where CUDA tensors are staged
+  MakeLane* make_lane_ = nullptr;
+  std::string why_staged_;
+  mutable std::mutex lanes_mutex_;
+  std::vector<std::shared_ptr<Lane>> lanes_;
 
   // The last member: its thread ends before the transport goes.
   Watcher watcher_{options_.has_watcher ? [this] { check_watched(); } : std::function<void()>()};

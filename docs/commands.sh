@@ -16,14 +16,11 @@ not_run=(
   '^tests/gpu/(prepare|run)\.sh|--device cuda' 'it needs nvcc or a GPU'
   'launch\.sh --host|elastic\.sh' 'it needs several hosts; tests of mpi and hosts run the script'
   '^sysctl' 'it changes the system'
-  '^tensorboard' 'it is a server; the test examples.read_tensorboard reads its files'
   'import_torchvision\.py' 'it needs PyTorch; the tests examples.import_torchvision.* run the script'
-  '^torchrun' 'it needs PyTorch and two hosts'
   '^g\+\+.*--libs tutti' 'it needs a shared library; the test package.consume_shared_pkg_config has one'
 )
 articles=/usr/share/datasets/fashion-mnist
 [ -e $articles ] || not_run+=('segment(ation)?(\.sh|[ ])' 'it needs Fashion-MNIST')
-command -v openssl >/dev/null || not_run+=('openssl' 'it needs openssl')
 command -v pkg-config >/dev/null || not_run+=('^g\+\+.*--static|^classify' 'it needs pkg-config')
 
 # Writes each block as a file of its commands, a line each, below a line that says where the block stands.
@@ -71,6 +68,7 @@ program bin/train_resnet 'exec build/release/examples/train_resnet "$@"'
 program bin/mpirun "exec $(command -v mpirun) --oversubscribe --allow-run-as-root \"\$@\""
 program bin/classify 'exec ./a.out "$@"'
 program .ci/setup.sh :
+program .ci/configure.sh :
 # Installing is tried. Of configuring and building only the names are, of presets and targets.
 program bin/cmake "case \$1 in
   --install) exec $(command -v cmake) --install $build \"\${@:3}\" ;;

@@ -2,13 +2,14 @@
 # Checks that the C++ code of README.md and docs/**/*.md is that of the examples, which are compiled. Below a line
 #   <!-- snippet: examples/NAME.cpp -->
 # stands that file as a ```cpp block or, if the file marks parts by lines `// [snippet]` and `// [/snippet]`, its first
-# part; the next such line of the page stands above the second part, and so on. `docs/snippets.sh --fix` writes the blocks.
+# part; the next such line of the page stands above the second part, and so on. `<!-- snippet: examples/NAME.cpp 3 -->`
+# shows the third part, and the next line goes on from there. `docs/snippets.sh --fix` writes the blocks.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 fill() {
   awk '
-    function block(file,   line, all, parts, part, inside, indent, want) {
+    function block(file, number,   line, all, parts, part, inside, indent, want) {
       while ((status = (getline line < file)) > 0) {
         all = all line "\n"
         if (line ~ /^ *\/\/ \[\/snippet\]$/) inside = 0
@@ -20,7 +21,7 @@ fill() {
       }
       close(file)
       if (status < 0) { print "snippets: " FILENAME " names " file ", which does not exist" > "/dev/stderr"; exit 1 }
-      want = ++shown[file]
+      want = number > 0 ? shown[file] = number + 0 : ++shown[file]
       if (parts && want > parts) {
         print "snippets: " FILENAME " shows part " want " of " file ", which has only " parts > "/dev/stderr"
         exit 1
@@ -33,7 +34,7 @@ fill() {
     skipping { skipping = 0; print "" }
     in_block { if (/^```$/) in_block = 0; next }
     { print }
-    /^<!-- snippet: [^ ]+ -->$/ { printf "%s", block($3); skipping = 1 }
+    /^<!-- snippet: [^ ]+( [0-9]+)? -->$/ { printf "%s", block($3, $4); skipping = 1 }
   ' "$1"
 }
 

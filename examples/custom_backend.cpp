@@ -36,11 +36,11 @@ struct DelayedWork : distributed::Work::State {
   Clock::time_point arrives_at;
 };
 
-// The base class gets no World, because failures and deadlines are those of the other backend.
+// Failures and deadlines are those of the other backend.
 class SlowNetwork : public distributed::Backend {
  public:
   SlowNetwork(std::shared_ptr<Backend> inner, Network network)
-      : Backend(inner->info()), inner_(std::move(inner)), network_(network) {}
+      : Backend(inner), inner_(std::move(inner)), network_(network) {}
 
   std::shared_ptr<distributed::Work::State> submit(const distributed::Collective& call) override {
     const Seconds duration = network_.latency +
@@ -52,11 +52,6 @@ class SlowNetwork : public distributed::Backend {
                                     const std::string& name) override {
     return std::make_shared<SlowNetwork>(inner_->subgroup(members, name), network_);
   }
-  void skip_subgroup() override { inner_->skip_subgroup(); }
-  bool accepts(Device device) const override { return inner_->accepts(device); }
-  Device staging_device() const override { return inner_->staging_device(); }
-  void abort(const std::string& cause) override { inner_->abort(cause); }
-  std::optional<distributed::Failure> failure() override { return inner_->failure(); }
 
  private:
   std::shared_ptr<Backend> inner_;

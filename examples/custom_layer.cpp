@@ -27,7 +27,7 @@ Tensor swish(const Tensor& x, const Tensor& beta) {
 // [snippet]
 // A layer is a struct whose parameters are references that add_parameter() returns.
 struct Swish : nn::Layer {
-  Tensor& beta = add_parameter("beta", ones({1}));
+  const Tensor& beta = add_parameter("beta", ones({1}));
   Tensor forward(const Tensor& x) override { return swish(x, beta); }
 };
 // [/snippet]
@@ -44,11 +44,27 @@ struct DecoderBlock : nn::TwoInputLayer {
 };
 // [/snippet]
 
+// [snippet]
+// A block that says which of its layers runs on the output of which, and on nothing else, so that
+// fold_batch_norm() and Predictor can merge them.
+struct ConvNorm : nn::Layer {
+  nn::Conv2d& conv = add<nn::Conv2d>("conv", {.in = 3, .out = 8, .kernel = 3});
+  nn::BatchNorm2d& bn = add<nn::BatchNorm2d>("bn", {.channels = 8});
+  Tensor forward(const Tensor& x) override { return bn.forward(conv(x), {.relu = true}); }
+  std::vector<ConsecutiveChildren> consecutive_children() const override {
+    return {{"conv", "bn"}};
+  }
+};
+// [/snippet]
+
 int main() {
+  // [snippet]
+  // Compares the gradients of x and of the parameter beta with differences of the values.
   const TensorOptions wide{.dtype = float64};
   const auto check = autograd::gradcheck([](const auto& in) { return swish(in[0], in[1]); },
                                          {randn({4, 3}, wide), rand({1}, wide)});
   std::printf("gradient check: %s\n", check ? "passed" : check.message.c_str());
+  // [/snippet]
 
   nn::Sequential net;
   net.append<nn::Linear>({.in = 1, .out = 32});
@@ -66,5 +82,9 @@ int main() {
   }
   DecoderBlock decode;
   std::printf("decoder block: %s\n", to_string(decode(ones({2, 8}), ones({2, 4})).shape()).c_str());
-  return check ? 0 : 1;
+  ConvNorm block;
+  nn::fold_batch_norm(block);
+  const bool is_folded = block.state_dict().size() == 2;  // weight and bias of the convolution
+  std::printf("the batch norm of the block is%s folded\n", is_folded ? "" : " not");
+  return check && is_folded ? 0 : 1;
 }

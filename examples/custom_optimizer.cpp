@@ -37,8 +37,9 @@ class Lion : public optim::OptimizerWith<LionOptions> {
 
  protected:
   void update_one(const optim::ParameterUpdate& u) override {
-    const Tensor lr = option("lr", u), beta1 = option("beta1", u), beta2 = option("beta2", u),
-                 weight_decay = option("weight_decay", u);
+    const Tensor lr = option(&Options::lr, u), beta1 = option(&Options::beta1, u),
+                 beta2 = option(&Options::beta2, u),
+                 weight_decay = option(&Options::weight_decay, u);
     const Tensor& m = u.states[0];
     const Tensor mixed = beta1 * m + (1 - beta1) * u.gradient;
     const Tensor direction = gt(mixed, 0).to(mixed.dtype()) - lt(mixed, 0).to(mixed.dtype());

@@ -13,7 +13,7 @@
 #                     [ssh -o BatchMode=yes -o ConnectTimeout=5 HOST true]
 #
 # SIGINT, SIGTERM and SIGHUP stop the job with a checkpoint, a second SIGINT or SIGTERM ends it at once. The exit code is
-# that of the trainer (docs/runs.md), or 1 where too few hosts are left.
+# that of the trainer (docs/train.md), or 1 where too few hosts are left.
 set -uo pipefail
 
 say() {

@@ -5,6 +5,7 @@
 #include <cstdio>
 using namespace tutti;
 
+// [snippet]
 // A host program keeps a Classifier: a network with its weights, ready to predict.
 class Classifier {
  public:
@@ -23,6 +24,7 @@ class Classifier {
  private:
   nn::ResNet net_{{.depth = 20, .classes = 10, .channels = 1}};
 };
+// [/snippet]
 
 int main() {
   const std::string file = "embed_weights.safetensors";

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes the weights of a PyTorch classifier as a safetensors file that tutti's nn::Predictor and examples/classify read:
-the tensors under their own names, and in the metadata a model card (nn/model_card.h) with class names, mean, standard
+the tensors under their own names, and in the metadata a model card (nn/models/model_card.h) with class names, mean, standard
 deviation and picture size.
 
     import_torchvision.py resnet50                                  torchvision's weights, which it may download
@@ -175,10 +175,14 @@ def size_of(state, name, dim, flag, given):
 
 def read_names(path):
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        with open(path, encoding="utf-8-sig") as file:
+            names = file.read().rstrip().splitlines()
+    except (OSError, UnicodeError) as error:
         raise ImportFailure(f"--classes-file {path}: {error}")
+    if "" in names:
+        raise ImportFailure(f"--classes-file {path}: line {names.index('') + 1} is empty, which would shift the classes "
+                            "behind it; remove it")
+    return names
 
 
 # ---- The command line.
@@ -188,6 +192,7 @@ def parse(arguments):
     numbers = lambda text: [float(number) for number in text.split(",")]
     parser.add_argument("model", help="the name of the network, such as resnet50")
     parser.add_argument("-o", "--output", help="the file to write (default: MODEL.safetensors)")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file if it exists")
     parser.add_argument("--weights", default="DEFAULT", help="which of torchvision's weights (default: %(default)s)")
     parser.add_argument("--pth", help="read this state dict instead of torchvision's weights")
     parser.add_argument("--classes-file", help="the names of the classes, one a line, in the order of the logits")
@@ -207,6 +212,9 @@ def parse(arguments):
 
 
 def run(options):
+    output = options.output or options.model + ".safetensors"
+    if os.path.lexists(output) and not options.overwrite:
+        raise ImportFailure(f"{output} exists: --overwrite replaces it, -o names another file")
     if options.pth:
         state, card = load_pth(options.pth), {}
     else:
@@ -221,7 +229,6 @@ def run(options):
     card |= {key: value for key, value in given.items() if value is not None}
     card = IMAGENET | {"class_names": []} | card
     metadata = metadata_of(card)
-    output = options.output or options.model + ".safetensors"
     write_safetensors(output, {name: raw(name, tensor) for name, tensor in complete(state).items()}, metadata)
     print(f"{output}: {len(state)} tensors, {card['classes']} classes"
           f"{'' if card['class_names'] else ' without names'}, pictures of {card['input_size']} pixels")

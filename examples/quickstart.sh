@@ -2,6 +2,7 @@
 # Takes a fresh clone to a trained network: installs what is missing, builds, and trains a ResNet-20 with SyncBatchNorm on
 # Fashion-MNIST with two ranks. Flags are passed on to the trainer; see build/release/examples/train_resnet --help. A
 # second call trains anew and replaces what is in runs/quickstart, unless --resume (go on) or --out (elsewhere) is given.
+# Without a GPU here it builds without CUDA, unless TUTTI_CUDA=ON is in the environment.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 .ci/setup.sh
@@ -13,7 +14,7 @@ if [ ! -e /usr/share/datasets/fashion-mnist ] && [[ " $*" != *" --data"* ]]; the
     exit 1
   }
 fi
-cmake --preset release >/dev/null  # each time, because setup.sh may have installed something; it rebuilds nothing
+.ci/configure.sh  # each time, because setup.sh may have installed something; it rebuilds nothing
 cmake --build --preset release --target train_resnet
 folder=(--out runs/quickstart --overwrite)
 for flag in "$@"; do

@@ -14,10 +14,10 @@ cd "$(dirname "$0")/.."
 cmake --preset release >/dev/null
 cmake --build --preset release --target make_scenes train_segmentation segment
 programs=build/release/examples
-[ -e runs/scenes/val/masks/00199.png ] || $programs/make_scenes runs/scenes
+[ -e runs/scenes/val/masks/00199.png ] || $programs/make_scenes runs/scenes --overwrite
 $programs/train_segmentation --data runs/scenes --ranks 2 --out runs/segmentation --overwrite --model unet --width 12 \
   --crop 64 --min-scale 0.8 --max-scale 1.25 --epochs 28 --batch-size 16 --optimizer adamw --lr 0.004 "$@"
 $programs/segment runs/segmentation/model.safetensors runs/scenes/val/images/0000{0,1,2}.png --out runs/segmentation \
-  >/dev/null
+  --overwrite >/dev/null
 grep -o '"test_miou":[0-9.]*' runs/segmentation/metrics.jsonl | tail -1 |
   awk -F: '{ printf "mIoU %.4f\n", $2 }'

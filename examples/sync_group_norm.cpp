@@ -47,7 +47,7 @@ struct SyncGroupNorm : nn::Layer {
     return sync_group_norm(x, options.groups, weight, bias, options.ranks);
   }
   Options options;
-  Tensor &weight, &bias;
+  const Tensor &weight, &bias;
 };
 
 // The output for the rows [from, to) of the images, and the gradients of a loss that weighs every

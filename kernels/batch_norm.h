@@ -132,9 +132,6 @@ struct SavedForward {
 /// The arguments of gradient_sums.
 struct GradientSums {
   Tensor dy;
-  /// If defined, the gradient is dy + addend, rounded to their dtype. Needs `masked_dy` and a ReLU
-  /// after a residual.
-  Tensor addend = {};
   SavedForward saved;
   PacketHeader header = {};  ///< Written into `sums`, with a count of 0.
   Tensor sums;               ///< Output: this rank's gradient sums, [packet_size(C)].

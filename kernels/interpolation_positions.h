@@ -41,7 +41,9 @@ struct InterpolatedDimension {
     out = y.size(own + 2);
     linear = options.linear;
     align_corners = options.align_corners;
-    if (align_corners) scale = out > 1 ? static_cast<A>(in - 1) / static_cast<A>(out - 1) : A(0);
+    if (linear && in == out) scale = 1;  // a copy, whatever the factor
+    else if (align_corners)
+      scale = out > 1 ? static_cast<A>(in - 1) / static_cast<A>(out - 1) : A(0);
     else if (options.factors.empty()) scale = static_cast<A>(in) / static_cast<A>(out);
     else scale = static_cast<A>(1 / options.factors[static_cast<std::size_t>(own)]);
   }

@@ -38,13 +38,10 @@ struct Indexing {
   void (*gather)(const char* op, const Tensor& x, int dim, const Tensor& index, const Tensor& out);
   /// Computes out[p with index[p] in place of p's dimension `dim`] += g[p], the gradient of
   /// gather(). `out` is float32 or wider. Elements are added in the order of their positions along
-  /// `dim`, so that results are deterministic. Indices outside of `out` are skipped on a GPU and
-  /// must not occur on the CPU.
-  void (*scatter_add)(const Tensor& g, int dim, const Tensor& index, const Tensor& out);
-  /// Computes out[index[i...], :] += g[i..., :] for a matrix `out`, float32 or wider. Gradients are
-  /// added in float64, in row-major order of the indices, so that results are deterministic, and
-  /// rounded once.
-  void (*add_rows)(const Tensor& g, const Tensor& index, const Tensor& out);
+  /// `dim`, so that results are deterministic. Indices may have changed since gather(): one outside
+  /// of `out` throws a ValueError that names `op` on the CPU, and is skipped on a GPU.
+  void (*scatter_add)(const char* op, const Tensor& g, int dim, const Tensor& index,
+                      const Tensor& out);
 };
 
 /// Returns `x` under the shape of `index`, with stride 0 along `dim`: each element is the one from
@@ -53,16 +50,6 @@ inline Tensor first_elements(const Tensor& x, int dim, const Tensor& index) {
   Strides strides = x.strides();
   strides[dim] = 0;
   return x.alias(index.shape(), strides, x.offset());
-}
-
-/// Returns a table (rows, width) as gather() takes it, with dimension 0, to look up whole rows.
-/// `shape` is that of the result: the shape of the indices, of rank 1 at least, and the width.
-inline Tensor row_elements(const Tensor& table, Shape shape) {
-  Strides strides = Dims::filled(shape.size(), 0);
-  strides[0] = table.strides()[0];
-  strides[shape.size() - 1] = table.strides()[1];
-  shape[0] = table.shape()[0];
-  return table.alias(shape, strides, table.offset());
 }
 
 /// The kernels of layer normalisation. x is seen as rows of D values, each of which is normalised
@@ -116,6 +103,7 @@ struct Softmax {
   void (*cross_entropy)(const Tensor& logits, const Tensor& targets, const CrossEntropyRule& rule,
                         const Tensor& losses, const Tensor& normalizers);
   /// Writes the gradient of sum(g * losses); `g` has the targets' shape and the losses' dtype.
+  /// Targets may have changed since: one out of range is treated as above, and a GPU writes NaN.
   void (*cross_entropy_grad)(const Tensor& g, const Tensor& logits, const Tensor& targets,
                              const CrossEntropyRule& rule, const Tensor& normalizers,
                              const Tensor& out);
@@ -174,11 +162,11 @@ struct Kernels {
   Indexing indexing;
   Interpolation interpolation;
   LayerNorm layer_norm;
-  /// Computes out (..., m, n) = epilogue(a (..., m, k) b (..., k, n)). All have the same rank, at
-  /// least 2; batch dimensions of size 1 in a or b broadcast. Tensors may have any strides. With a
-  /// 16-bit a the others have its dtype or float32, and sums are taken in float32; otherwise all
-  /// have one dtype. With k = 0 the result is the epilogue of zeros.
-  void (*matmul)(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
+  /// Computes out (..., m, n) = a (..., m, k) b (..., k, n) + bias (n). The bias is dense, or
+  /// undefined for none. The others have one rank, at least 2, and any strides; batch dimensions of
+  /// size 1 in a or b broadcast. With a 16-bit a the others have its dtype or float32, and sums are
+  /// taken in float32; otherwise all have one dtype. With k = 0 the result is the bias, or zeros.
+  void (*matmul)(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out);
   Optimizer optimizer;
   Pooling pooling;
   Reduce reduce;

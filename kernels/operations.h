@@ -3,7 +3,7 @@
 // `evaluate`; both devices then have it. This file has no loops and no dtypes: the kernels of each
 // device read and write the tensors.
 //
-// The template argument Math supplies exp, erf and the like, which each processor computes in its
+// The template argument Math supplies exp, tanh and the like, which each processor computes in its
 // own way: cpu::Math (cpu/vector_math.h) or cuda::Math (cuda/element.h).
 #pragma once
 
@@ -29,17 +29,13 @@ enum class Unary {
   sine,
   cosine,
   tanh,
-  silu,       // x sigmoid(x)
-  hardswish,  // x min(max(x + 3, 0), 6) / 6
   sigmoid,
   relu,  // NaN stays NaN
-  gelu,  // the exact one: x Phi(x), not its tanh approximation
   sign,  // NaN stays NaN
   floor,
   ceil,
   round,     // half to even
   softplus,  // log(1 + exp(x))
-  log1p,     // log(1 + x)
   count
 };
 
@@ -59,13 +55,10 @@ enum class Binary {
   greater,
   greater_equal,
   leaky_relu,  // of (x, slope): x above 0, else slope x
-  // Gradients of activations: g is the incoming gradient, y the activation's output, x its input.
-  relu_grad,       // of (g, y); NaN in y passes g
-  gelu_grad,       // of (g, x)
-  sigmoid_grad,    // of (g, y)
-  tanh_grad,       // of (g, y)
-  silu_grad,       // of (g, x)
-  hardswish_grad,  // of (g, x)
+  // Gradients of activations: g is the incoming gradient, y the activation's output.
+  relu_grad,     // of (g, y); NaN in y passes g
+  sigmoid_grad,  // of (g, y)
+  tanh_grad,     // of (g, y)
   count
 };
 
@@ -90,43 +83,28 @@ TUTTI_HOST_DEVICE inline T evaluate(T x) {
   else if constexpr (op == Unary::sine) return Math::sin(x);
   else if constexpr (op == Unary::cosine) return Math::cos(x);
   else if constexpr (op == Unary::tanh) return Math::tanh(x);
-  else if constexpr (op == Unary::silu) return x / (T(1) + Math::exp(-x));
-  else if constexpr (op == Unary::hardswish)
-    return x <= T(-3) ? T(0) : (x >= T(3) ? x : x * (x + T(3)) / T(6));
   else if constexpr (op == Unary::sigmoid) return T(1) / (T(1) + Math::exp(-x));
   else if constexpr (op == Unary::relu) return x > T(0) || x != x ? x : T(0);
-  else if constexpr (op == Unary::gelu)
-    return x * T(0.5) * (T(1) + Math::erf(x * T(0.70710678118654752440)));
-  else if constexpr (op == Unary::sign) return x > T(0) ? T(1) : (x < T(0) ? T(-1) : x);
+  else if constexpr (op == Unary::sign) return x > T(0) ? T(1) : (x < T(0) ? T(-1) : T(x * T(0)));
   else if constexpr (op == Unary::floor) return Math::floor(x);
   else if constexpr (op == Unary::ceil) return Math::ceil(x);
   else if constexpr (op == Unary::round) return Math::rint(x);
   else if constexpr (op == Unary::softplus) {
     const T tail = log1p<Math>(Math::exp(x > T(0) ? -x : x));
     return x > T(0) ? x + tail : tail;
-  } else if constexpr (op == Unary::log1p) return log1p<Math>(x);
-  else static_assert(op == Unary::count, "evaluate() lacks this operation");
+  } else static_assert(op == Unary::count, "evaluate() lacks this operation");
 }
 
 /// The operations that only floating numbers have.
 template <Binary op, class Math, class T>
 TUTTI_HOST_DEVICE inline T evaluate_floating(T a, T b) {
-  const T g = a, x = b, y = b;
+  const T g = a, y = b;
   if constexpr (op == Binary::divide) return a / b;
   else if constexpr (op == Binary::power) return Math::pow(a, b);
   else if constexpr (op == Binary::leaky_relu) return a > T(0) ? a : a * b;
   else if constexpr (op == Binary::relu_grad) return y <= T(0) ? T(0) : g;
-  else if constexpr (op == Binary::gelu_grad) {
-    // d/dx x Phi(x) = Phi(x) + x phi(x), with the normal density phi
-    const T phi = T(0.39894228040143267794) * Math::exp(T(-0.5) * x * x);
-    return g * (T(0.5) * (T(1) + Math::erf(x * T(0.70710678118654752440))) + x * phi);
-  } else if constexpr (op == Binary::sigmoid_grad) return g * y * (T(1) - y);
+  else if constexpr (op == Binary::sigmoid_grad) return g * y * (T(1) - y);
   else if constexpr (op == Binary::tanh_grad) return g * (T(1) - y * y);
-  else if constexpr (op == Binary::silu_grad) {
-    const T s = T(1) / (T(1) + Math::exp(-x));
-    return g * s * (T(1) + x * (T(1) - s));
-  } else if constexpr (op == Binary::hardswish_grad)
-    return x <= T(-3) ? T(0) : (x >= T(3) ? g : g * (x / T(3) + T(0.5)));
   else static_assert(op == Binary::count, "evaluate() lacks this operation");
 }
 

@@ -19,8 +19,7 @@ struct FusedUpdate {
   /// The kernel writes the parameter in place. The gradient has the parameter's dtype.
   Tensor parameter, gradient;
   /// The state tensors, in accumulate_dtype of the parameter's dtype: the momentum of SGD and LARS
-  /// (none for SGD without momentum); the two moments of Adam, and with amsgrad the largest
-  /// second moment. The kernel writes them in place.
+  /// (none for SGD without momentum); the two moments of Adam. The kernel writes them in place.
   std::vector<Tensor> states = {};
   /// The number of updates of the parameter so far, int64 of one element. The kernel adds 1 to it.
   /// Formulas that depend on the number of this update (Adam's bias corrections, SGD's first
@@ -42,7 +41,6 @@ struct SgdStep {
   bool nesterov;
 };
 
-/// With three states (AMSGrad) the step is divided by the largest second moment so far.
 struct AdamStep {
   const double *lr, *beta1, *beta2, *eps, *weight_decay;
   /// AdamW: the weight decay shrinks the parameter instead of joining the gradient.
@@ -84,7 +82,7 @@ struct SgdUpdate {
   }
 };
 
-/// Adam and AdamW, with and without AMSGrad.
+/// Adam and AdamW.
 template <class C>
 struct AdamUpdate {
   C beta1, take1, beta2, take2, eps, decay, shrink, rate, root;
@@ -103,23 +101,9 @@ struct AdamUpdate {
             C(1 / std::sqrt(correction2))};
   }
   TUTTI_HOST_DEVICE C updated(C p, C g, C& m, C& v) const {
-    update_moments(p, g, m, v);
-    return stepped(p, m, v);
-  }
-  /// AMSGrad also keeps the largest value that v ever had.
-  TUTTI_HOST_DEVICE C updated(C p, C g, C& m, C& v, C& largest) const {
-    update_moments(p, g, m, v);
-    largest = v <= largest ? largest : v;  // NaN in v reaches `largest`.
-    return stepped(p, m, largest);
-  }
-
- private:
-  TUTTI_HOST_DEVICE void update_moments(C p, C g, C& m, C& v) const {
     const C gradient = g + decay * p;
     m = beta1 * m + take1 * gradient;
     v = beta2 * v + take2 * gradient * gradient;
-  }
-  TUTTI_HOST_DEVICE C stepped(C p, C m, C v) const {
     return shrink * p - rate * m / (std::sqrt(v) * root + eps);
   }
 };
@@ -144,12 +128,6 @@ struct LarsUpdate {
   }
 };
 
-/// Returns `x` limited to [-bound, bound]; NaN stays NaN.
-template <class C>
-TUTTI_HOST_DEVICE C clipped(C x, C bound) {
-  return x > bound ? bound : (x < -bound ? -bound : x);
-}
-
 /// Returns the factor that scales gradients of this norm to `max_norm`. The caller ignores a factor
 /// of 1 or more.
 TUTTI_HOST_DEVICE inline double clip_factor(double max_norm, double norm) {
@@ -171,8 +149,6 @@ struct Optimizer {
   /// max_norm / (norm + 1e-6) where that is below 1. Both are float64.
   void (*clip)(std::span<const Tensor> tensors, const Tensor& squares, double max_norm,
                const Tensor& norm);
-  /// Limits every element to [-max_value, max_value]. NaN stays NaN.
-  void (*clip_values)(std::span<const Tensor> tensors, double max_value);
   /// Divides the tensors by `scale`, and sets `found_inf` to 1 where an element is infinite or
   /// NaN; otherwise `found_inf` keeps its value. Both are float32 of one element.
   void (*unscale)(std::span<const Tensor> tensors, const Tensor& scale, const Tensor& found_inf);

@@ -20,17 +20,6 @@ struct ConvOptions {
 /// Whether convolutions on the CPU are direct sums always: nn::set_exact_convolutions().
 inline constinit std::atomic<bool> exact_convolutions{false};
 
-/// The activations that a matrix product can apply to its elements before it stores them. gelu is
-/// not among them, because cuBLASLt has only its tanh approximation, while the library's gelu is
-/// exact.
-enum class Activation { none, relu };
-
-/// An epilogue maps an element z of the product to activation(z + bias).
-struct Epilogue {
-  Tensor bias = {};  ///< (n), dense; undefined for none
-  Activation activation = Activation::none;
-};
-
 /// The options of pooling, with one number for each spatial dimension. Padding is at most half of
 /// the kernel.
 struct PoolOptions {

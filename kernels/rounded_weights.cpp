@@ -12,7 +12,7 @@ namespace {
 using tutti::cuda::call_before_replay;
 using tutti::cuda::is_capturing;
 
-struct RoundedCopy : Storage::KernelData {
+struct RoundedCopy : Storage::Companion {
   /// The 16-bit dtype that the weight was last used in; float32 until then.
   std::atomic<DType> wanted = float32;
   Tensor copy;  // undefined until an update makes it
@@ -21,7 +21,7 @@ struct RoundedCopy : Storage::KernelData {
 };
 
 RoundedCopy* copy_of(const Tensor& weight) {
-  return dynamic_cast<RoundedCopy*>(weight.storage()->kernel_data());
+  return static_cast<RoundedCopy*>(weight.storage()->rounded_weight.get());
 }
 
 bool is_like(const Tensor& copy, const Tensor& weight, DType dtype) {
@@ -72,7 +72,7 @@ Tensor copy_to_update(const Tensor& weight) {
     return {};
   RoundedCopy* const kept = copy_of(weight);
   if (!kept) {
-    weight.storage()->set_kernel_data(std::make_unique<RoundedCopy>());
+    weight.storage()->rounded_weight = std::make_unique<RoundedCopy>();
     return {};
   }
   const DType wanted = kept->wanted.load(std::memory_order_relaxed);

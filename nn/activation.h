@@ -22,16 +22,10 @@ class ActivationLayer : public Layer {
 
 /// The rectified linear unit as a layer (relu).
 class ReLU : public ActivationLayer<relu> {};
-/// The Gaussian error linear unit as a layer (gelu).
-class GELU : public ActivationLayer<gelu> {};
 /// The logistic function as a layer (sigmoid).
 class Sigmoid : public ActivationLayer<sigmoid> {};
 /// The hyperbolic tangent as a layer (tanh).
 class Tanh : public ActivationLayer<tanh> {};
-/// The sigmoid linear unit as a layer (silu).
-class SiLU : public ActivationLayer<silu> {};
-/// The piecewise quadratic approximation of SiLU as a layer (hardswish).
-class Hardswish : public ActivationLayer<hardswish> {};
 
 /// The leaky rectified linear unit as a layer (leaky_relu).
 class LeakyReLU : public LayerWith<LeakyReLUOptions> {

@@ -21,7 +21,7 @@ double quotient(std::int64_t part, std::int64_t whole) {
 ConfusionMatrix::ConfusionMatrix(std::int64_t classes, std::int64_t ignore_index)
     : classes_(classes), ignore_index_(ignore_index) {
   if (classes < 1) fail<ValueError>("ConfusionMatrix: expected at least 1 class, got {}", classes);
-  counts_ = zeros({classes, classes}, {.dtype = int64});
+  table_ = zeros({classes, 1 + classes}, {.dtype = int64});
 }
 
 void ConfusionMatrix::add(const Tensor& predictions, const Tensor& targets) {
@@ -36,32 +36,33 @@ void ConfusionMatrix::add(const Tensor& predictions, const Tensor& targets) {
                own_targets = targets.to(Device::cpu()).contiguous();
   const std::int64_t* predicted = own_predictions.data<std::int64_t>();
   const std::int64_t* target = own_targets.data<std::int64_t>();
-  const Tensor sums = counts_.clone();
+  const Tensor sums = table_.clone();
   std::int64_t* const to = sums.data<std::int64_t>();
   for (std::int64_t i = 0; i < own_targets.numel(); ++i) {
     if (target[i] == ignore_index_) continue;
-    if (target[i] < 0 || target[i] >= classes_ || predicted[i] < 0 || predicted[i] >= classes_)
+    if (target[i] < 0 || target[i] >= classes_ || predicted[i] < -1 || predicted[i] >= classes_)
       fail<ValueError>(
           "ConfusionMatrix: expected classes from 0 to {} (or ignore_index {} as a target), got "
           "target {} and prediction {}",
           classes_ - 1, ignore_index_, target[i], predicted[i]);
-    ++to[target[i] * classes_ + predicted[i]];
+    ++to[target[i] * (1 + classes_) + 1 + predicted[i]];
   }
-  counts_ = sums;
+  table_ = sums;
 }
 
 void ConfusionMatrix::all_reduce(const ProcessGroup& group) {
-  group.all_reduce(counts_, distributed::ReduceOp::sum, {.name = "confusion matrix"}).wait();
+  group.all_reduce(table_, distributed::ReduceOp::sum, {.name = "confusion matrix"}).wait();
 }
 
 std::vector<double> ConfusionMatrix::iou() const {
-  const std::int64_t* count = counts_.data<std::int64_t>();
+  const std::int64_t columns = 1 + classes_;
+  const std::int64_t* const count = table_.data<std::int64_t>();
   std::vector<double> result;
   for (std::int64_t c = 0; c < classes_; ++c) {
-    const std::int64_t both = count[c * classes_ + c];
-    std::int64_t either = -both;
+    const std::int64_t both = count[c * columns + 1 + c];
+    std::int64_t either = count[c * columns] - both;
     for (std::int64_t other = 0; other < classes_; ++other)
-      either += count[c * classes_ + other] + count[other * classes_ + c];
+      either += count[c * columns + 1 + other] + count[other * columns + 1 + c];
     result.push_back(quotient(both, either));
   }
   return result;
@@ -77,10 +78,10 @@ double ConfusionMatrix::mean_iou() const {
 
 double ConfusionMatrix::pixel_accuracy() const {
   std::int64_t right = 0, all = 0;
-  for (std::int64_t i = 0; i < counts_.numel(); ++i) {
-    const std::int64_t count = counts_.data<std::int64_t>()[i];
+  for (std::int64_t i = 0; i < table_.numel(); ++i) {
+    const std::int64_t count = table_.data<std::int64_t>()[i];
     all += count;
-    if (i % (classes_ + 1) == 0) right += count;  // on the diagonal
+    if (i % (1 + classes_) == 1 + i / (1 + classes_)) right += count;
   }
   return quotient(right, all);
 }

@@ -21,14 +21,17 @@ class ConfusionMatrix {
   explicit ConfusionMatrix(std::int64_t classes, std::int64_t ignore_index = 255);
 
   /// Counts pixels. Both tensors are int64 and have one shape; those of a GPU are copied to the
-  /// CPU. ShapeError or DTypeError for other tensors. ValueError, and no count, for a prediction
-  /// outside of the classes, or such a target that is not ignored.
+  /// CPU. A prediction of -1 stands for no class, as of logits that are not finite. ShapeError or
+  /// DTypeError for other tensors. ValueError, and no count, for another prediction outside of the
+  /// classes, or such a target that is not ignored.
   void add(const Tensor& predictions, const Tensor& targets);
   /// Adds the counts of all ranks, which all get the sums. This call is collective: one all-reduce.
   void all_reduce(const ProcessGroup& group);
 
   /// Returns the counts (classes, classes): those of true class i and predicted class j at (i, j).
-  const Tensor& counts() const { return counts_; }
+  Tensor counts() const { return table_.slice(1, 1, classes_ + 1).contiguous(); }
+  /// Returns the counts (classes, 1 + classes) with those of no predicted class in front.
+  const Tensor& table() const { return table_; }
   /// Returns, for each class, the pixels that have it in truth and prediction by those that have it
   /// in either; NaN for a class that neither has.
   std::vector<double> iou() const;
@@ -43,7 +46,7 @@ class ConfusionMatrix {
 
  private:
   std::int64_t classes_, ignore_index_;
-  Tensor counts_;
+  Tensor table_;
 };
 
 }  // namespace tutti::nn

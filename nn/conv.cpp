@@ -35,38 +35,19 @@ bool all_are(const Dims& dims, std::int64_t value) {
   return dims == Dims::filled(dims.size(), value);
 }
 
-// Returns the options of the convolution. With same_padding, sets cropped[d] to 1 where the padding
-// has to be uneven: both sides then get the larger one, and the first output is left out.
-ConvOptions conv_options(const char* name, const Conv::Options& o, const Dims& kernel,
-                         Dims& cropped) {
-  const int spatial = kernel.size();
-  ConvOptions result{.stride = expand_option(name, "stride", o.stride.values(), spatial, 1),
-                     .padding = expand_option(name, "padding", o.padding.values(), spatial, 0),
-                     .dilation = expand_option(name, "dilation", o.dilation.values(), spatial, 1),
-                     .groups = o.groups};
-  cropped = Dims::filled(spatial, 0);
-  if (!o.same_padding) return result;
-  if (!all_are(result.stride, 1) || !all_are(result.padding, 0))
-    fail<ValueError>("{}: same_padding needs a stride of 1 and no padding, got {} and {}", name,
-                     to_string(result.stride), to_string(result.padding));
-  for (int d = 0; d < spatial; ++d) {
-    std::int64_t zeros = 0;
-    if (__builtin_mul_overflow(result.dilation[d], kernel[d] - 1, &zeros))
-      fail<ValueError>("{}: same_padding for kernel {} and dilation {} overflows 64 bits", name,
-                       to_string(kernel), to_string(result.dilation));
-    result.padding[d] = zeros / 2 + zeros % 2;
-    cropped[d] = zeros % 2;
-  }
-  return result;
+ConvOptions function_options(const char* name, const Conv::Options& o, int rank) {
+  return {.stride = expand_option(name, "stride", o.stride, rank, 1),
+          .padding = expand_option(name, "padding", o.padding, rank, 0),
+          .dilation = expand_option(name, "dilation", o.dilation, rank, 1),
+          .groups = o.groups};
 }
 
 ConvTransposeOptions function_options(const char* name, const ConvTranspose::Options& o, int rank) {
-  return {
-      .stride = expand_option(name, "stride", o.stride.values(), rank, 1),
-      .padding = expand_option(name, "padding", o.padding.values(), rank, 0),
-      .output_padding = expand_option(name, "output_padding", o.output_padding.values(), rank, 0),
-      .dilation = expand_option(name, "dilation", o.dilation.values(), rank, 1),
-      .groups = o.groups};
+  return {.stride = expand_option(name, "stride", o.stride, rank, 1),
+          .padding = expand_option(name, "padding", o.padding, rank, 0),
+          .output_padding = expand_option(name, "output_padding", o.output_padding, rank, 0),
+          .dilation = expand_option(name, "dilation", o.dilation, rank, 1),
+          .groups = o.groups};
 }
 
 // Returns ", stride=2", or nothing for the usual value.
@@ -88,8 +69,8 @@ std::string described(const Options& o, const Dims& kernel, const FunctionOption
 
 Conv::Conv(int spatial, const char* name, const Options& options)
     : options_(checked(name, options)),
-      kernel_(expand_option(name, "kernel", options.kernel.values(), spatial, 1)),
-      conv_options_(conv_options(name, options, kernel_, cropped_)),
+      kernel_(expand_option(name, "kernel", options.kernel, spatial, 1)),
+      conv_options_(function_options(name, options, spatial)),
       weight(add_parameter("weight",
                            empty(weight_shape(options.out, options.in / options.groups, kernel_)))),
       bias(add_parameter("bias", options.bias ? empty({options.out}) : Tensor())) {
@@ -98,23 +79,17 @@ Conv::Conv(int spatial, const char* name, const Options& options)
 
 Tensor Conv::forward(const Tensor& input) {
   expect_rank(*this, input, weight, options_.in);
-  const Tensor y = convolution(input, weight, bias, conv_options_);
-  if (all_are(cropped_, 0)) return y;
-  Tensor same = y;
-  for (int d = 0; d < cropped_.size(); ++d)
-    if (cropped_[d]) same = same.slice(d + 2, 1, same.size(d + 2));
-  return same.contiguous(y.memory_format());
+  return convolution(input, weight, bias, conv_options_);
 }
 
 std::string Conv::describe() const {
   return described(options_, kernel_, conv_options_,
-                   options_.same_padding ? ", same_padding=true"
-                                         : described("padding", conv_options_.padding, 0));
+                   described("padding", conv_options_.padding, 0));
 }
 
 ConvTranspose::ConvTranspose(int spatial, const char* name, const Options& options)
     : options_(checked(name, options)),
-      kernel_(expand_option(name, "kernel", options.kernel.values(), spatial, 1)),
+      kernel_(expand_option(name, "kernel", options.kernel, spatial, 1)),
       function_options_(function_options(name, options, spatial)),
       weight(add_parameter("weight",
                            empty(weight_shape(options.in, options.out / options.groups, kernel_)))),

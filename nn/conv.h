@@ -4,7 +4,6 @@
 
 #include "functional/conv.h"
 #include "module.h"
-#include "spatial_option.h"
 
 namespace tutti::nn {
 
@@ -16,15 +15,11 @@ class Conv : public Layer {
     /// The numbers of channels of input and output.
     std::int64_t in = 0;
     std::int64_t out = 0;
-    SpatialOption kernel = {};
-    SpatialOption stride = 1;
+    Dims kernel = {};
+    Dims stride = 1;
     /// The number of zeros that are added on either side of each spatial dimension.
-    SpatialOption padding = 0;
-    /// Pads so that the output has the sizes of the input. Where dilation (kernel - 1) is odd, the
-    /// right side gets one zero more than the left one. It needs a stride of 1 and takes the place
-    /// of `padding`.
-    bool same_padding = false;
-    SpatialOption dilation = 1;
+    Dims padding = 0;
+    Dims dilation = 1;
     std::int64_t groups = 1;
     bool bias = true;
   };
@@ -35,21 +30,20 @@ class Conv : public Layer {
 
  protected:
   /// Draws weight and bias from U(-1/sqrt(f), 1/sqrt(f)) with f = in / groups * kernel size.
-  /// ValueError for channels, kernel, stride or dilation below 1, a negative padding, groups that
-  /// do not divide the channels, or same_padding beside a padding or a stride above 1.
+  /// ValueError for channels, kernel, stride or dilation below 1, a negative padding, or groups
+  /// that do not divide the channels.
   Conv(int spatial, const char* name, const Options& options);
 
  private:
   Options options_;
   Dims kernel_;
-  Dims cropped_;  // The number of first outputs that same_padding leaves out in each dimension.
   ConvOptions conv_options_;
 
  public:
   /// The weight has shape (out, in / groups, kernel...).
-  Tensor& weight;
+  const Tensor& weight;
   /// The bias has shape (out,), or is undefined if the layer has none.
-  Tensor& bias;
+  const Tensor& bias;
 };
 
 /// Maps (N, in, L) to (N, out, L').

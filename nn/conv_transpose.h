@@ -5,7 +5,6 @@
 
 #include "functional/conv_transpose.h"
 #include "module.h"
-#include "spatial_option.h"
 
 namespace tutti::nn {
 
@@ -18,13 +17,13 @@ class ConvTranspose : public Layer {
     /// The numbers of channels of input and output.
     std::int64_t in = 0;
     std::int64_t out = 0;
-    SpatialOption kernel = {};
-    SpatialOption stride = 1;
+    Dims kernel = {};
+    Dims stride = 1;
     /// The number of elements that are left out on either side of each spatial dimension.
-    SpatialOption padding = 0;
+    Dims padding = 0;
     /// The number of elements that each spatial dimension has more on its right; below the stride.
-    SpatialOption output_padding = 0;
-    SpatialOption dilation = 1;
+    Dims output_padding = 0;
+    Dims dilation = 1;
     std::int64_t groups = 1;
     bool bias = true;
   };
@@ -46,9 +45,9 @@ class ConvTranspose : public Layer {
 
  public:
   /// The weight has shape (in, out / groups, kernel...).
-  Tensor& weight;
+  const Tensor& weight;
   /// The bias has shape (out,), or is undefined if the layer has none.
-  Tensor& bias;
+  const Tensor& bias;
 };
 
 /// Maps (N, in, L) to (N, out, L').

@@ -30,8 +30,8 @@ class GroupNorm : public LayerWith<GroupNormOptions> {
   Tensor forward(const Tensor& x) override;
   std::string describe() const override;
 
-  Tensor& weight;  ///< (channels); undefined, like the bias, if not affine
-  Tensor& bias;
+  const Tensor& weight;  ///< (channels); undefined, like the bias, if not affine
+  const Tensor& bias;
 
  protected:
   DType own_dtype(const Tensor&, DType requested) const override {

@@ -39,20 +39,6 @@ void fill_pairs(const Tensor& tensor, Generator& generator, const Pair& pair) {
   tensor.copy_(host);
 }
 
-double kaiming_std(const Tensor& weight, const Kaiming& options) {
-  return std::sqrt(
-      2 / ((1 + options.slope * options.slope) * static_cast<double>(fan_of(weight, options.fan))));
-}
-
-double xavier_std(const Tensor& weight, double gain) {
-  return gain *
-         std::sqrt(2 / static_cast<double>(fan_of(weight, Fan::in) + fan_of(weight, Fan::out)));
-}
-
-void centred_uniform(const Tensor& tensor, double bound, Generator& generator) {
-  uniform_(tensor, -bound, bound, generator);
-}
-
 }  // namespace
 
 std::int64_t fan_of(const Tensor& weight, Fan fan) {
@@ -88,26 +74,16 @@ void normal_(const Tensor& tensor, double mean, double std, Generator& generator
   });
 }
 
-void kaiming_uniform_(const Tensor& weight, Kaiming options, Generator& generator) {
-  centred_uniform(weight, std::sqrt(3.0) * kaiming_std(weight, options), generator);
-}
-
 void kaiming_normal_(const Tensor& weight, Kaiming options, Generator& generator) {
-  normal_(weight, 0, kaiming_std(weight, options), generator);
-}
-
-void xavier_uniform_(const Tensor& weight, double gain, Generator& generator) {
-  centred_uniform(weight, std::sqrt(3.0) * xavier_std(weight, gain), generator);
-}
-
-void xavier_normal_(const Tensor& weight, double gain, Generator& generator) {
-  normal_(weight, 0, xavier_std(weight, gain), generator);
+  const double fan = static_cast<double>(fan_of(weight, options.fan));
+  normal_(weight, 0, std::sqrt(2 / ((1 + options.slope * options.slope) * fan)), generator);
 }
 
 void default_(const Tensor& weight, const Tensor& bias, Generator& generator) {
   const double bound = 1 / std::sqrt(static_cast<double>(fan_of(weight, Fan::in)));
-  centred_uniform(weight, bound, generator);  // The same as PyTorch's kaiming_uniform(a = sqrt(5)).
-  if (bias.defined()) centred_uniform(bias, bound, generator);
+  uniform_(weight, -bound, bound,
+           generator);  // The same as PyTorch's kaiming_uniform(a = sqrt(5)).
+  if (bias.defined()) uniform_(bias, -bound, bound, generator);
 }
 
 }  // namespace tutti::nn::init

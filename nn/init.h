@@ -25,27 +25,15 @@ void normal_(const Tensor& tensor, double mean = 0, double std = 1,
              Generator& generator = default_generator());
 
 /// The options of Kaiming initialisation (He et al., "Delving deep into rectifiers", 2015): std =
-/// sqrt(2 / ((1 + slope^2) fan)) and bound = sqrt(3) std, where `slope` is that of the leaky ReLU
-/// which follows the layer (0: ReLU).
+/// sqrt(2 / ((1 + slope^2) fan)), where `slope` is that of the leaky ReLU which follows the layer
+/// (0: ReLU).
 struct Kaiming {
   double slope = 0;
   Fan fan = Fan::in;
 };
-/// Draws from U(-bound, bound) with the bound of Kaiming.
-void kaiming_uniform_(const Tensor& weight, Kaiming options = {},
-                      Generator& generator = default_generator());
 /// Draws from N(0, std^2) with the std of Kaiming.
 void kaiming_normal_(const Tensor& weight, Kaiming options = {},
                      Generator& generator = default_generator());
-
-/// Draws from U(-bound, bound) with bound = sqrt(3) std and std = gain sqrt(2 / (fan_in + fan_out))
-/// (Glorot and Bengio, "Understanding the difficulty of training deep feedforward neural networks",
-/// 2010).
-void xavier_uniform_(const Tensor& weight, double gain = 1,
-                     Generator& generator = default_generator());
-/// Draws from N(0, std^2) with the std of Xavier initialisation, as above.
-void xavier_normal_(const Tensor& weight, double gain = 1,
-                    Generator& generator = default_generator());
 
 /// Draws weight and bias from U(-1/sqrt(fan_in), 1/sqrt(fan_in)), as PyTorch's linear and
 /// convolution layers do. The bias may be undefined.

@@ -47,11 +47,11 @@ class InstanceNorm : public LayerWith<InstanceNormOptions> {
   InputDims input_dims_;
 
  public:
-  Tensor& weight;  ///< (channels); undefined, like the bias, if not affine
-  Tensor& bias;
-  Tensor& running_mean;  ///< (channels); undefined, like the following, if not tracked
-  Tensor& running_var;
-  Tensor& num_batches_tracked;  ///< int64, (), never changed: for state dicts of PyTorch
+  const Tensor& weight;  ///< (channels); undefined, like the bias, if not affine
+  const Tensor& bias;
+  const Tensor& running_mean;  ///< (channels); undefined, like the following, if not tracked
+  const Tensor& running_var;
+  const Tensor& num_batches_tracked;  ///< int64, (), never changed: for state dicts of PyTorch
 };
 
 /// Takes (N, C, L).

@@ -31,8 +31,8 @@ class LayerNorm : public LayerWith<LayerNormOptions> {
   std::string describe() const override;
 
   /// Weight and bias have the shape `shape`, or are undefined if the layer has none.
-  Tensor& weight;
-  Tensor& bias;
+  const Tensor& weight;
+  const Tensor& bias;
 
  protected:
   DType own_dtype(const Tensor&, DType requested) const override {

@@ -1,14 +1,10 @@
-// The layers whose forward is one call of a function: Linear, Embedding, and those without
-// parameters, which are activations, Dropout, DropPath, Flatten and Upsample. They check their
+// The layers whose forward is one call of a function: Linear, and those without
+// parameters, which are activations, Dropout, Flatten and Upsample. They check their
 // options; autograd/ and nn/functional compute.
 #include "activation.h"
-#include "drop_path.h"
 #include "dropout.h"
-#include "embedding.h"
 #include "flatten.h"
-#include "functional/activation.h"
 #include "functional/dropout.h"
-#include "functional/embedding.h"
 #include "init.h"
 #include "linear.h"
 #include "upsample.h"
@@ -27,16 +23,6 @@ const Linear::Options& checked(const Linear::Options& o) {
   return o;
 }
 
-const Embedding::Options& checked(const Embedding::Options& o) {
-  if (o.count <= 0 || o.dim <= 0)
-    fail<ValueError>("Embedding: expected the options count and dim to be positive, got {} and {}",
-                     o.count, o.dim);
-  if (o.padding_idx && (*o.padding_idx < 0 || *o.padding_idx >= o.count))
-    fail<ValueError>("Embedding: expected padding_idx from 0 to {}, got {}", o.count - 1,
-                     *o.padding_idx);
-  return o;
-}
-
 }  // namespace
 
 Linear::Linear(const Options& options)
@@ -46,30 +32,10 @@ Linear::Linear(const Options& options)
   init::default_(weight, bias);
 }
 
-Tensor Linear::forward(const Tensor& input) {
-  return linear(input, weight, bias, options_.activation);
-}
+Tensor Linear::forward(const Tensor& input) { return linear(input, weight, bias); }
 
 std::string Linear::describe() const {
-  return fmt::format("{}, {}{}{}", options_.in, options_.out, options_.bias ? "" : ", bias=false",
-                     options_.activation == Activation::relu ? ", activation=relu" : "");
-}
-
-Embedding::Embedding(const Options& options)
-    : LayerWith(checked(options)),
-      weight(add_parameter("weight", empty({options.count, options.dim}))) {
-  init::normal_(weight);
-  if (options.padding_idx) weight.detach().select(0, *options.padding_idx).zero_();
-}
-
-Tensor Embedding::forward(const Tensor& indices) {
-  return embedding(indices, weight, options_.padding_idx);
-}
-
-std::string Embedding::describe() const {
-  std::string text = fmt::format("{}, {}", options_.count, options_.dim);
-  if (options_.padding_idx) text += fmt::format(", padding_idx={}", *options_.padding_idx);
-  return text;
+  return fmt::format("{}, {}{}", options_.in, options_.out, options_.bias ? "" : ", bias=false");
 }
 
 LeakyReLU::LeakyReLU(const Options& options) : LayerWith(options) {
@@ -86,16 +52,6 @@ Dropout::Dropout(const Options& options) : LayerWith(options) {
 Tensor Dropout::forward(const Tensor& input) { return dropout(input, options_.p, is_training()); }
 
 std::string Dropout::describe() const { return fmt::format("p={}", options_.p); }
-
-DropPath::DropPath(const Options& options) : LayerWith(options) {
-  expect_probability("DropPath", options.p);
-}
-
-Tensor DropPath::forward(const Tensor& input) {
-  return drop_path(input, options_.p, is_training());
-}
-
-std::string DropPath::describe() const { return fmt::format("p={}", options_.p); }
 
 Tensor Flatten::forward(const Tensor& input) {
   return input.flatten(options_.first, options_.last);

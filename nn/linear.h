@@ -1,4 +1,4 @@
-// Linear: the fully connected layer, y = x W^T + b, with an optional activation.
+// Linear: the fully connected layer, y = x W^T + b.
 #pragma once
 
 #include "functional/linear.h"
@@ -12,11 +12,9 @@ struct LinearOptions {
   std::int64_t in = 0;
   std::int64_t out = 0;
   bool bias = true;
-  /// An activation that follows, as if it were a layer of its own (nn::linear).
-  Activation activation = Activation::none;
 };
 
-/// A layer that computes x W^T + b, and an activation after it (nn::linear).
+/// A layer that computes x W^T + b (nn::linear).
 class Linear : public LayerWith<LinearOptions> {
  public:
   /// Draws weight and bias from U(-1/sqrt(in), 1/sqrt(in)). ValueError unless in and out are
@@ -28,9 +26,9 @@ class Linear : public LayerWith<LinearOptions> {
   std::string describe() const override;
 
   /// The weight has shape (out, in).
-  Tensor& weight;
+  const Tensor& weight;
   /// The bias has shape (out,), or is undefined if the layer has none.
-  Tensor& bias;
+  const Tensor& bias;
 };
 
 }  // namespace tutti::nn

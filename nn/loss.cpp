@@ -19,35 +19,8 @@ std::string CrossEntropyLoss::describe() const {
                      options_.ignore_index, options_.label_smoothing);
 }
 
-Tensor NLLLoss::operator()(const Tensor& input, const Tensor& targets) const {
-  Options options = options_;
-  options.weight = weight_;
-  return nll_loss(input, targets, options);
-}
-
-std::string NLLLoss::describe() const {
-  return fmt::format("{}, ignore_index={}", Loss::describe(), options_.ignore_index);
-}
-
 Tensor MSELoss::operator()(const Tensor& input, const Tensor& target) const {
   return mse_loss(input, target, options_.reduction);
-}
-
-SmoothL1Loss::SmoothL1Loss(const Options& options) : Loss(options) {
-  if (!(options.beta >= 0))
-    fail<ValueError>("SmoothL1Loss: expected a beta of 0 or more, got {}", options.beta);
-}
-
-Tensor SmoothL1Loss::operator()(const Tensor& input, const Tensor& target) const {
-  return smooth_l1_loss(input, target, options_);
-}
-
-std::string SmoothL1Loss::describe() const {
-  return fmt::format("{}, beta={}", Loss::describe(), options_.beta);
-}
-
-Tensor BCELoss::operator()(const Tensor& input, const Tensor& target) const {
-  return binary_cross_entropy(input, target, options_.reduction);
 }
 
 Tensor BCEWithLogitsLoss::operator()(const Tensor& logits, const Tensor& target) const {

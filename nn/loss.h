@@ -40,21 +40,7 @@ class CrossEntropyLoss : public Loss<CrossEntropyOptions> {
   std::string describe() const override;
 
  private:
-  Tensor& weight_ = add_buffer("weight", options_.weight);
-};
-
-/// The negative log-likelihood of class indices (nn::nll_loss). A weight of the classes is a
-/// buffer.
-class NLLLoss : public Loss<NLLLossOptions> {
- public:
-  using Loss::Loss;
-
-  /// Returns nn::nll_loss() with these options.
-  Tensor operator()(const Tensor& input, const Tensor& targets) const;
-  std::string describe() const override;
-
- private:
-  Tensor& weight_ = add_buffer("weight", options_.weight);
+  const Tensor& weight_ = add_buffer("weight", options_.weight);
 };
 
 /// The mean squared error (nn::mse_loss).
@@ -63,26 +49,6 @@ class MSELoss : public Loss<> {
   using Loss::Loss;
 
   /// Returns nn::mse_loss() with these options.
-  Tensor operator()(const Tensor& input, const Tensor& target) const;
-};
-
-/// The smooth L1 loss (nn::smooth_l1_loss).
-class SmoothL1Loss : public Loss<SmoothL1Options> {
- public:
-  /// ValueError for a negative beta.
-  explicit SmoothL1Loss(const Options& options = {});
-
-  /// Returns nn::smooth_l1_loss() with these options.
-  Tensor operator()(const Tensor& input, const Tensor& target) const;
-  std::string describe() const override;
-};
-
-/// The binary cross-entropy of probabilities (nn::binary_cross_entropy).
-class BCELoss : public Loss<> {
- public:
-  using Loss::Loss;
-
-  /// Returns nn::binary_cross_entropy() with these options.
   Tensor operator()(const Tensor& input, const Tensor& target) const;
 };
 
@@ -96,7 +62,7 @@ class BCEWithLogitsLoss : public Loss<BinaryCrossEntropyOptions> {
   Tensor operator()(const Tensor& logits, const Tensor& target) const;
 
  private:
-  Tensor& pos_weight_ = add_buffer("pos_weight", options_.pos_weight);
+  const Tensor& pos_weight_ = add_buffer("pos_weight", options_.pos_weight);
 };
 
 }  // namespace tutti::nn

@@ -2,7 +2,6 @@
 
 #include "../autograd/grad_mode.h"
 #include "../autograd/node.h"
-#include "../autograd/recompute.h"
 #include "module_path.h"
 
 #include <cxxabi.h>
@@ -73,15 +72,19 @@ Tensor& Module::insert_tensor(NamedTensors& into, const std::string& name, Tenso
   return into.back()->tensor;
 }
 
-Tensor& Module::add_parameter(const std::string& name, Tensor tensor) {
+RegisteredTensor Module::add_parameter(const std::string& name, Tensor tensor) {
   check_name(name);
-  if (tensor.defined())
-    autograd::meta_of(tensor.requires_grad_()).parameter_number = ++autograd::last_parameter_number;
-  return insert_tensor(parameters_, name, std::move(tensor));
+  return RegisteredTensor(insert_tensor(parameters_, name, as_parameter(std::move(tensor))));
 }
 
-Tensor& Module::add_buffer(const std::string& name, Tensor tensor) {
-  return insert_tensor(buffers_, name, std::move(tensor));
+Tensor Module::as_parameter(Tensor tensor) {
+  if (tensor.defined())
+    autograd::meta_of(tensor.requires_grad_()).parameter_number = ++autograd::last_parameter_number;
+  return tensor;
+}
+
+RegisteredTensor Module::add_buffer(const std::string& name, Tensor tensor) {
+  return RegisteredTensor(insert_tensor(buffers_, name, std::move(tensor)));
 }
 
 bool Module::contains(const Module* module) const {
@@ -219,6 +222,20 @@ std::string Module::to_string() const {
 
 // ---- Changing.
 
+void Module::replace_tensor(const Tensor& registered, Tensor replacement) {
+  for (const NamedTensors* kind : {&parameters_, &buffers_})
+    for (const auto& entry : *kind)
+      if (&entry->tensor == &registered) {
+        const bool is_computed = replacement.defined() && !replacement.is_leaf();
+        if (kind == &parameters_ && !is_computed)
+          replacement = as_parameter(std::move(replacement));
+        entry->tensor = std::move(replacement);
+        return;
+      }
+  fail<ValueError>("{}: replace_tensor() got a tensor that is no parameter or buffer of it",
+                   error_name());
+}
+
 std::shared_ptr<Module> Module::replace_child(const std::string& path,
                                               std::shared_ptr<Module> replacement) {
   const auto [found, index] = find_child(path);
@@ -267,12 +284,6 @@ void Module::train(bool on) {
     module.training_ = on;
     module.changed();
   });
-}
-
-bool Module::is_training() const {
-  if (auto* const tape = autograd::RecomputeTape::current())
-    tape->expect_same(error_name() + (training_ ? " in training" : " in evaluation"));
-  return training_;
 }
 
 void Module::to(std::optional<Device> device, std::optional<DType> dtype,

@@ -5,6 +5,7 @@
 
 #include "../core/create.h"
 #include "../core/error.h"
+#include "../core/serial.h"
 #include "../core/state_dict.h"
 #include "../core/trace.h"
 
@@ -32,6 +33,19 @@ StateDict without_wrapper_prefix(StateDict state, const StateDict& own);
 class Layer;
 template <class T>
 class Child;
+
+/// A tensor that a module has registered. It converts to a constant reference, `const Tensor&`,
+/// which copy_() under NoGrad changes, and to nothing that could be assigned: a `Tensor` of one's
+/// own that is assigned later would not be the one that is trained and saved.
+class RegisteredTensor {
+ public:
+  explicit RegisteredTensor(const Tensor& tensor) : tensor_(tensor) {}
+  operator const Tensor&() const { return tensor_; }
+  operator Tensor() const = delete;  // keep it as const Tensor&
+
+ private:
+  const Tensor& tensor_;
+};
 
 /// A named part of a model: a tree of modules with parameters and buffers.
 class Module {
@@ -74,10 +88,12 @@ class Module {
     return own_replaceable<T>(name, std::make_shared<T>(std::forward<Args>(args)...));
   }
   /// Adds a tensor that is trained: it requires a gradient from now on. An undefined tensor stands
-  /// for a parameter that this module does not have, such as an absent bias.
-  Tensor& add_parameter(const std::string& name, Tensor tensor);
+  /// for a parameter that this module does not have, such as an absent bias. Keep it as a member
+  /// `const Tensor&`: copy_() under NoGrad changes the numbers, and replace_tensor() exchanges the
+  /// tensor.
+  RegisteredTensor add_parameter(const std::string& name, Tensor tensor);
   /// Adds a tensor that is saved but not trained.
-  Tensor& add_buffer(const std::string& name, Tensor tensor);
+  RegisteredTensor add_buffer(const std::string& name, Tensor tensor);
 
   // ---- Reading. Names are paths, such as "layer1.0.bn1.weight". Shared tensors and modules are
   // listed once, at their first path.
@@ -134,12 +150,18 @@ class Module {
   /// contains the parent, or if the place needs a Layer and the replacement is none.
   std::shared_ptr<Module> replace_child(const std::string& path,
                                         std::shared_ptr<Module> replacement);
+  /// Puts another tensor in the place of `registered`, which is a parameter or buffer of this
+  /// module: that of another layer, so that both are one, or an undefined one for none. A parameter
+  /// requires a gradient from then on, unless an operation has computed it, to which its gradient
+  /// then flows. Make the optimizer and DataParallel afterwards. ValueError
+  /// for a tensor that is not registered here.
+  void replace_tensor(const Tensor& registered, Tensor replacement);
   /// Calls `fn` for every module of the tree, children before parents.
   void apply(const std::function<void(Module&)>& fn);
   /// Switches every module of the tree to training, or to evaluation with eval().
   void train(bool on = true);
   void eval() { train(false); }
-  bool is_training() const;
+  bool is_training() const { return training_; }
   /// Moves parameters and buffers in place: other handles on them (an optimizer's) stay valid, and
   /// the gradients of the tensors that moved are dropped. Integer buffers keep their dtype.
   /// `format` applies to tensors of rank 4 and 5. DTypeError for a dtype that is not floating,
@@ -158,9 +180,9 @@ class Module {
   StateDict state_dict() const;
   /// Copies the values of `state`, without_wrapper_prefix(), into the module and converts dtypes. A
   /// num_batches_tracked that the state lacks, as that of old files, stays as it is.
-  /// CheckpointError, and no change, if a shape differs, a name occurs twice or, if `strict`, a
-  /// name is missing or unexpected; the message lists the first ten of each kind, and counts the
-  /// others.
+  /// CheckpointError, and no change, if a shape differs, a name occurs twice, a tensor that stands
+  /// under two names has two values or, if `strict`, a name is missing or unexpected; the message
+  /// lists the first ten of each kind, and counts the others.
   LoadReport load_state_dict(const StateDict& state, bool strict = true) {
     return load(state, strict ? Loading::strict : Loading::of_some_names);
   }
@@ -182,7 +204,6 @@ class Module {
   template <class T>
   friend class Child;
   friend class Layer;
-  friend std::string summary(Layer& model, const Shape& input);
   enum class Replacement { refused, any_module, layer };
   enum class Loading { strict, of_some_names, fitting };
   struct Named {
@@ -197,6 +218,7 @@ class Module {
   void insert_child(const std::string& name, std::shared_ptr<Module> child);
   template <class T>
   Child<T> own_replaceable(const std::string& name, std::shared_ptr<T> child);
+  static Tensor as_parameter(Tensor tensor);
   void check_name(const std::string& name) const;
   void check_child(const std::string& name, const Module* child) const;
   std::size_t index_of(const std::string& name) const;
@@ -251,7 +273,6 @@ class Layer : public Module {
   }
 
  private:
-  friend std::string summary(Layer& model, const Shape& input);
   Tensor run_hooks(const Tensor& input, Tensor output);
   trace::Span span() const;
   void add_name(Error& error) const;
@@ -290,11 +311,6 @@ class TwoInputLayer : public Layer {
  private:
   Tensor forward(const Tensor& input) final;
 };
-
-/// Runs `model` in evaluation on zeros of the shape `input`, and returns a table with the output
-/// shape and the parameters of each module, as many as are its own, and how many of them are
-/// trained. Training flags stay as they are.
-std::string summary(Layer& model, const Shape& input);
 
 /// A pointer to the child of a module that follows replace_child(). The child is a T until it is
 /// replaced, and may be any Layer afterwards. A module keeps it as a member:

@@ -1,4 +1,5 @@
 // The state dict of a module: how it is collected, checked and loaded.
+#include "../autograd/functions.h"
 #include "../autograd/grad_mode.h"
 #include "../core/excerpt.h"
 #include "module.h"
@@ -41,6 +42,16 @@ std::string mismatches_to_string(const std::vector<std::string>& problems, const
                             "load_fitting() other shapes, too";
 }
 
+// Returns whether two values of `own` differ in a number that is not NaN.
+bool differ(const Tensor& own, const Tensor& a, const Tensor& b) {
+  if (a.shape() != b.shape() || a.numel() == 0) return false;
+  const auto as_own = [&own](const Tensor& value) {
+    return value.detach().to(Device::cpu()).to(own.dtype()).to(accumulate_dtype(own.dtype()));
+  };
+  const Tensor x = as_own(a), y = as_own(b);
+  return tutti::any(ne(x, y) & eq(x, x)).item<bool>();
+}
+
 bool is_counter(const std::string& name) { return name.ends_with("num_batches_tracked"); }
 
 }  // namespace
@@ -79,6 +90,7 @@ LoadReport Module::load(const StateDict& loaded, Loading loading) {
 
   LoadReport report;
   std::vector<std::pair<Tensor, Tensor>> copies;
+  std::map<const void*, std::pair<std::string, Tensor>> first_of;  // name and value of each memory
   for (const auto& [name, own] : mine) {
     const auto found = given.find(name);
     if (found == given.end()) {
@@ -96,6 +108,10 @@ LoadReport Module::load(const StateDict& loaded, Loading loading) {
     else if (own.has_overlapping_elements())
       problems.push_back(fmt::format(
           "'{}' of the module is an expanded tensor, whose elements share memory", name));
+    else if (const auto [first, is_new] = first_of.try_emplace(own.raw(), name, found->second);
+             !is_new && differ(own, first->second.second, found->second))
+      problems.push_back(fmt::format("'{}' and '{}' are one tensor of the module, but two here",
+                                     first->second.first, name));
     else copies.emplace_back(own, found->second);
     given.erase(found);
   }

@@ -2,7 +2,6 @@
 // options and hold parameters; nn/functional and nn/batch_norm compute.
 #include "normalization.h"
 #include "../autograd/functions.h"
-#include "../autograd/recompute.h"
 #include "functional/group_norm.h"
 #include "functional/layer_norm.h"
 #include "group_norm.h"
@@ -125,9 +124,7 @@ Tensor InstanceNorm::normalize_instances(const Tensor& x) {
   args.bias = repeat_channel_values(bias, samples);
   args.eps.value = options_.eps;
   args.momentum = options_.momentum;
-  // The second run of recompute() takes the statistics from the tape; the first one has moved
-  // these.
-  const bool moves = running_mean.defined() && !autograd::RecomputeTape::recomputes();
+  const bool moves = running_mean.defined();
   if (moves)
     args.running = {repeat_channel_values(running_mean, samples).clone(),
                     repeat_channel_values(running_var, samples).clone(),

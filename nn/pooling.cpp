@@ -9,10 +9,8 @@ namespace {
 
 template <class Options>
 PoolOptions checked(const char* name, const Options& o, int spatial) {
-  const PoolOptions given{.kernel = o.kernel.values(),
-                          .stride = o.stride.values(),
-                          .padding = o.padding.values(),
-                          .ceil_mode = o.ceil_mode};
+  const PoolOptions given{
+      .kernel = o.kernel, .stride = o.stride, .padding = o.padding, .ceil_mode = o.ceil_mode};
   return pool_options(name, given, spatial);
 }
 
@@ -57,7 +55,7 @@ std::string AvgPool2d::describe() const {
 }
 
 AdaptiveAvgPool2d::AdaptiveAvgPool2d(const Options& options)
-    : output_(expand_option("AdaptiveAvgPool2d", "output", options.output.values(), 2, 1)) {}
+    : output_(expand_option("AdaptiveAvgPool2d", "output", options.output, 2, 1)) {}
 
 Tensor AdaptiveAvgPool2d::forward(const Tensor& input) {
   expect_spatial(*this, input, 2);

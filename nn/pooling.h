@@ -4,7 +4,6 @@
 
 #include "functional/pooling.h"
 #include "module.h"
-#include "spatial_option.h"
 
 namespace tutti::nn {
 
@@ -12,11 +11,11 @@ namespace tutti::nn {
 class MaxPool : public Layer {
  public:
   struct Options {
-    SpatialOption kernel = {};
+    Dims kernel = {};
     /// The stride is equal to the kernel unless it is given.
-    SpatialOption stride = {};
+    Dims stride = {};
     /// The padding on either side is at most half of the kernel. It is never the maximum.
-    SpatialOption padding = 0;
+    Dims padding = 0;
     /// Whether the number of windows is rounded up (nn::max_pool).
     bool ceil_mode = false;
   };
@@ -55,11 +54,11 @@ class MaxPool3d : public MaxPool {
 class AvgPool2d : public Layer {
  public:
   struct Options {
-    SpatialOption kernel = {};
+    Dims kernel = {};
     /// The stride is equal to the kernel unless it is given.
-    SpatialOption stride = {};
+    Dims stride = {};
     /// The number of zeros on either side is at most half of the kernel.
-    SpatialOption padding = 0;
+    Dims padding = 0;
     /// Whether the padding counts in the divisor of the mean.
     bool count_include_pad = true;
     /// Whether the number of windows is rounded up (nn::max_pool).
@@ -80,7 +79,7 @@ class AvgPool2d : public Layer {
 class AdaptiveAvgPool2d : public Layer {
  public:
   struct Options {
-    SpatialOption output = 1;
+    Dims output = 1;
   };
   AdaptiveAvgPool2d() : AdaptiveAvgPool2d(Options{}) {}
   /// ValueError for an output size below 1.

@@ -5,9 +5,6 @@
 //   v = beta2 v + (1 - beta2) g^2
 //   p -= lr / (1 - beta1^t) * m / (sqrt(v / (1 - beta2^t)) + eps)
 //
-// With amsgrad (Reddi, Kale and Kumar, "On the convergence of Adam and beyond", ICLR 2018), the
-// largest v so far takes the place of v in the last line.
-//
 // They differ in the weight decay: Adam adds weight_decay p to g; AdamW first multiplies p by
 // 1 - lr weight_decay.
 #pragma once
@@ -24,8 +21,6 @@ struct AdamMethodOptions {
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = decoupled ? 1e-2 : 0;
-  /// Divides by the largest second moment so far, for which every parameter keeps a third state.
-  bool amsgrad = false;
 };
 
 /// Adam and AdamW; the formulas stand at the top of this file.

@@ -13,11 +13,11 @@ constexpr int eager_steps = 3;  // before a step is captured
 
 }  // namespace
 
-CapturedStep::CapturedStep(Step step, std::optional<Device> device, Say say)
+CapturedStep::CapturedStep(Step step, Device device, Say say)
     : step_(std::move(step)), device_(device), say_(std::move(say)) {}
 
 void CapturedStep::run(const std::vector<Tensor>& inputs, std::int64_t global_size) {
-  if (device_ && !graph_ && ++steps_ > eager_steps) capture(inputs, global_size);
+  if (!cannot_capture_ && !graph_ && ++steps_ > eager_steps) capture(inputs, global_size);
   if (!graph_) return step_(inputs, global_size);
   if (fits_graph(inputs, global_size)) {
     const trace::Span span("replay");
@@ -48,10 +48,10 @@ void CapturedStep::capture(const std::vector<Tensor>& inputs, std::int64_t globa
   for (const Tensor& input : inputs) captured_.push_back(input.defined() ? input.clone() : input);
   captured_size_ = global_size;
   try {
-    graph_.emplace(*device_, [this] { step_(captured_, captured_size_); });
+    graph_.emplace(device_, [this] { step_(captured_, captured_size_); });
     say_(fmt::format("cuda graph: {} nodes recorded at step {}", graph_->size(), steps_));
   } catch (const DeviceError& error) {
-    device_.reset();
+    cannot_capture_ = true;
     say_(fmt::format("cuda graph: none, steps run as they are: {}", error.what()));
   }
 }

@@ -1,6 +1,6 @@
-// CapturedStep: runs the steps of a program on a device, either as they are or, after the first
-// few, as a CUDA graph that is captured once and replayed with one launch. It does not know what a
-// step computes.
+// CapturedStep: runs the steps of a program on a CUDA device, the first few as they are and the
+// others as a CUDA graph that is captured once and replayed with one launch. It does not know what
+// a step computes. On the CPU a program calls its step itself.
 #pragma once
 
 #include "../core/cuda/graph.h"
@@ -24,8 +24,8 @@ class CapturedStep {
   using Step = std::function<void(const std::vector<Tensor>& inputs, std::int64_t global_size)>;
   using Say = std::function<void(const std::string& line)>;
 
-  /// Never captures without a device. `say` prints a line to the user.
-  CapturedStep(Step step, std::optional<Device> device, Say say);
+  /// `say` prints a line to the user.
+  CapturedStep(Step step, Device device, Say say);
 
   /// Runs a step on the inputs, of a global batch of `global_size` samples. Inputs whose shapes
   /// differ from the captured ones, or that belong to a batch of another size (by which the
@@ -38,9 +38,10 @@ class CapturedStep {
   void capture(const std::vector<Tensor>& inputs, std::int64_t global_size);
 
   Step step_;
-  std::optional<Device> device_;
+  Device device_;
   Say say_;
   int steps_ = 0;
+  bool cannot_capture_ = false;
   bool has_said_misfit_ = false;
   std::vector<Tensor> captured_;  // the tensors that the graph reads; undefined ones stay so
   std::int64_t captured_size_ = 0;

@@ -23,14 +23,4 @@ Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm) {
   return norm;
 }
 
-void clip_grad_value(const std::vector<Tensor>& parameters, double max_value) {
-  if (!(max_value > 0))
-    fail<ValueError>("clip_grad_value: max_value must be above 0, got {}", max_value);
-  const NoGrad no_grad;
-  const std::vector<Tensor> gradients = dense_gradients("clip_grad_value", parameters);
-  if (gradients.empty()) return;
-  kernels::on(gradients.front().device()).optimizer.clip_values(gradients, max_value);
-  for (const Tensor& g : gradients) g.storage()->bump_version();
-}
-
 }  // namespace tutti::optim

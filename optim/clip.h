@@ -1,4 +1,4 @@
-// Gradient clipping by the global norm or by value, between backward and the optimizer's step.
+// Gradient clipping by the global norm, between backward and the optimizer's step.
 #pragma once
 
 #include "../core/tensor.h"
@@ -13,10 +13,5 @@ namespace tutti::optim {
 /// gradient do not count. ValueError unless max_norm is above 0; DeviceError if gradients are on
 /// several devices.
 Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm);
-
-/// Limits every element of every gradient, in place, to [-max_value, max_value]; NaN stays NaN.
-/// Parameters without a gradient do not count. ValueError unless max_value is above 0; DeviceError
-/// if gradients are on several devices.
-void clip_grad_value(const std::vector<Tensor>& parameters, double max_value);
 
 }  // namespace tutti::optim

@@ -1,5 +1,6 @@
 // The constructors and steps of the optimizers: their tables of options, and the kernels that
-// update. optimizer.cpp does what all of them share.
+// update. A kernel gets its numbers in the order of the table. optimizer.cpp does what all of them
+// share.
 #include "../core/create.h"
 #include "../kernels/kernels.h"
 #include "adam.h"
@@ -31,11 +32,11 @@ SGD::SGD(const std::vector<Group>& groups)
 
 void SGD::update_group(int group, std::span<const kernels::FusedUpdate> updates) {
   const Device device = updates.front().parameter.device();
-  const auto number = [&](const char* name) { return option_address(name, group, device); };
-  kernels::on(device).optimizer.sgd({.lr = number("lr"),
-                                     .momentum = number("momentum"),
-                                     .dampening = number("dampening"),
-                                     .weight_decay = number("weight_decay"),
+  const double* const numbers = options_on(device, group);
+  kernels::on(device).optimizer.sgd({.lr = numbers,
+                                     .momentum = numbers + 1,
+                                     .dampening = numbers + 2,
+                                     .weight_decay = numbers + 3,
                                      .nesterov = options(group).nesterov},
                                     updates);
 }
@@ -47,21 +48,19 @@ AdamMethod<decoupled>::AdamMethod(const std::vector<Group>& groups)
                         {"beta1", &Options::beta1, 0, 1},
                         {"beta2", &Options::beta2, 0, 1},
                         {"eps", &Options::eps},
-                        {"weight_decay", &Options::weight_decay},
-                        {"amsgrad", &Options::amsgrad}},
-            .states = {"first_moment", "second_moment", "largest_second_moment"},
-            .state_count = [](const Options& o) { return o.amsgrad ? 3 : 2; }},
+                        {"weight_decay", &Options::weight_decay}},
+            .states = {"first_moment", "second_moment"}},
            groups) {}
 
 template <bool decoupled>
 void AdamMethod<decoupled>::update_group(int group, std::span<const kernels::FusedUpdate> updates) {
   const Device device = updates.front().parameter.device();
-  const auto number = [&](const char* name) { return this->option_address(name, group, device); };
-  kernels::on(device).optimizer.adam({.lr = number("lr"),
-                                      .beta1 = number("beta1"),
-                                      .beta2 = number("beta2"),
-                                      .eps = number("eps"),
-                                      .weight_decay = number("weight_decay"),
+  const double* const numbers = this->options_on(device, group);
+  kernels::on(device).optimizer.adam({.lr = numbers,
+                                      .beta1 = numbers + 1,
+                                      .beta2 = numbers + 2,
+                                      .eps = numbers + 3,
+                                      .weight_decay = numbers + 4,
                                       .decoupled = decoupled},
                                      updates);
 }
@@ -82,18 +81,18 @@ LARS::LARS(const std::vector<Group>& groups)
 
 void LARS::update_group(int group, std::span<const kernels::FusedUpdate> updates) {
   const Device device = updates.front().parameter.device();
-  const auto number = [&](const char* name) { return option_address(name, group, device); };
+  const double* const numbers = options_on(device, group);
   std::vector<Tensor> measured;
   for (const auto& u : updates) measured.push_back(u.parameter);
   for (const auto& u : updates) measured.push_back(u.gradient);
   const Tensor squares = empty({std::ssize(measured)}, {.dtype = float64, .device = device});
   const auto& table = kernels::on(device).optimizer;
   table.sums_of_squares(measured, squares);
-  table.lars({.lr = number("lr"),
-              .momentum = number("momentum"),
-              .weight_decay = number("weight_decay"),
-              .trust_coefficient = number("trust_coefficient"),
-              .eps = number("eps"),
+  table.lars({.lr = numbers,
+              .momentum = numbers + 1,
+              .weight_decay = numbers + 2,
+              .trust_coefficient = numbers + 3,
+              .eps = numbers + 4,
               .adapt = options(group).adapt},
              updates, squares);
 }

@@ -8,6 +8,7 @@
 #include "../core/create.h"
 #include "../core/cuda/graph.h"
 #include "../core/memory.h"
+#include "../core/overlap.h"
 #include "../kernels/optimizer.h"
 #include "../kernels/rounded_weights.h"
 
@@ -61,6 +62,22 @@ Optimizer::Optimizer(std::string name, std::vector<std::string> state_names,
     group_sizes_.push_back(static_cast<std::int64_t>(group.size()));
   }
   if (slots_.empty()) fail<ValueError>("{}: there is no parameter to train", name_);
+  check_memory();
+}
+
+// Refuses parameters that share memory, which a step would change twice.
+void Optimizer::check_memory() const {
+  std::vector<std::size_t> order;  // by address
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    if (slots_[i].parameter.numel() > 0) order.push_back(i);
+  const auto address = [this](std::size_t i) { return slots_[i].parameter.raw(); };
+  std::ranges::sort(order, {}, address);
+  for (std::size_t k = 1; k < order.size(); ++k)
+    if (overlap(slots_[order[k - 1]].parameter, slots_[order[k]].parameter))
+      fail<ValueError>(
+          "{}: parameters {} and {} share memory, so that each step would change it twice; pass "
+          "one of them, or make both one tensor with Module::replace_tensor()",
+          name_, order[k - 1], order[k]);
 }
 
 void Optimizer::zero_grad() {
@@ -247,7 +264,7 @@ void Optimizer::check_not_frozen(int group, const std::vector<double>& captured)
     fail<DeviceError>(
         "{}: the option '{}' was {} when the graph was captured and is now {}, but the captured "
         "step does not read it from the device: capture the step again, or let update_one() take "
-        "it from option(\"{}\", update)",
+        "it from option(&Options::{}, update)",
         name_, name, captured[i], values_[i], name);
   }
 }

@@ -112,8 +112,8 @@ class Optimizer {
     bool is_flag;
   };
 
-  /// ValueError if there is no parameter, if one is given twice, or if one is not a dense leaf of a
-  /// floating dtype.
+  /// ValueError if there is no parameter, if one is given twice or shares memory with another, or
+  /// if one is not a dense leaf of a floating dtype.
   Optimizer(std::string name, std::vector<std::string> state_names,
             std::vector<std::vector<Tensor>> groups);
   /// Sets the table, and the values of all groups one after the other, each in the table's order.
@@ -127,16 +127,16 @@ class Optimizer {
   /// away. If it throws, the parameters before this one have made the step, and the others have
   /// not: load a saved state before going on.
   virtual void update_one(const ParameterUpdate& update);
-  /// Returns an option of the parameter's group as a tensor of shape (), of the dtype and on the
-  /// device of the update's tensors. A captured step reads the value of each replay from it, where
-  /// a number from options() would be frozen. ValueError if the table has no such option.
-  Tensor option(const char* name, const ParameterUpdate& update);
+  /// Returns one option of the update's group, by its place in the table, as
+  /// OptimizerWith::option() says.
+  Tensor option(std::size_t index, const ParameterUpdate& update);
 
   /// Updates the parameters of one group that are on one device. The default calls update_one()
   /// for each. A method with a fused kernel overrides it; see kernels/optimizer.h.
   virtual void update_group(int group, std::span<const kernels::FusedUpdate> updates);
-  /// Returns the address of an option on a device, as float64, for a fused kernel.
-  const double* option_address(const char* name, int group, Device device);
+  /// Returns the options of a group on a device, as float64 in the table's order, for a fused
+  /// kernel that reads every number and no flag.
+  const double* options_on(Device device, int group);
   /// How many of the state tensors the parameters of a group need with these options, from the
   /// first one on.
   virtual int state_count(int group, std::span<const double> options) const = 0;
@@ -159,6 +159,7 @@ class Optimizer {
   using Slots = std::span<const std::size_t>;  // Indices into slots_.
 
   // step() in its order (optimizer.cpp).
+  void check_memory() const;
   void check_parameter(std::size_t index) const;
   void check_states(std::size_t index) const;
   void check_found_inf(const Tensor& found_inf) const;
@@ -170,17 +171,16 @@ class Optimizer {
   void call_update_one(int group, const kernels::FusedUpdate& update);
   int states_of(int group) const { return state_count(group, option_values(group)); }
 
-  // The options by name and in device memory (optimizer_options.cpp).
+  // The options and their copies in device memory (optimizer_options.cpp).
   std::span<const double> values_of(const std::vector<double>& values, int group) const;
-  bool has_option(std::string_view name) const;
-  std::size_t option_index(std::string_view name, int group) const;
-  const char* momentum_name() const;
+  std::optional<std::size_t> find_number(std::string_view name) const;
+  std::size_t index_of(std::optional<std::size_t> number, int group) const;
   void check_values(const std::vector<double>& values) const;
   void assign(std::vector<double> values);
   friend class Scheduler;
   // Sets the learning rate of each group, unless `rates` is empty, and the momentum of all groups.
   void set_rates(std::span<const double> rates, std::optional<double> momentum);
-  Tensor device_option(const char* name, int group, DType dtype, Device device);
+  DeviceOptions& options_of(DType dtype, Device device);
   void write(DeviceOptions& options) const;
 
   // The options of a saved state (optimizer_state.cpp).
@@ -191,6 +191,7 @@ class Optimizer {
   std::vector<Slot> slots_;
   std::vector<std::int64_t> group_sizes_;
   std::vector<Option> table_;
+  std::optional<std::size_t> rate_, momentum_;  // Their places in the table.
   std::vector<double> values_;
   std::vector<DeviceOptions> device_options_;
 };
@@ -231,7 +232,7 @@ struct Method {
 ///
 ///    protected:
 ///     void update_one(const optim::ParameterUpdate& u) override {
-///       u.parameter.add_(option("lr", u) * u.gradient, -1);
+///       u.parameter.add_(option(&Options::lr, u) * u.gradient, -1);
 ///     }
 ///   };
 template <class OptionsType>
@@ -259,6 +260,12 @@ class OptimizerWith : public Optimizer {
     }
     set_options(std::move(table), std::move(values));
   }
+  /// Returns an option of the parameter's group as a tensor of shape (), of the dtype and on the
+  /// device of the update's tensors. A captured step reads the value of each replay from it, where
+  /// a number from options() would be frozen. ValueError if the table has no such option.
+  Tensor option(double Options::*member, const ParameterUpdate& update) {
+    return Optimizer::option(index_of(member), update);
+  }
 
  private:
   static std::vector<std::vector<Tensor>> parameters_of(const std::vector<Group>& groups) {
@@ -283,6 +290,17 @@ class OptimizerWith : public Optimizer {
           },
           method_.options[k].member);
     return result;
+  }
+
+  std::size_t index_of(double Options::*member) const {
+    std::size_t index = 0;
+    for (const auto& o : method_.options) {
+      const auto* const number = std::get_if<double Options::*>(&o.member);
+      if (number && *number == member) return index;
+      ++index;
+    }
+    fail<ValueError>("{}: expected an option of the method's table, got another member",
+                     method_.name);
   }
 
   Method<Options> method_;

@@ -1,5 +1,5 @@
-// The options of an optimizer: their values by name, where a change that is refused leaves all of
-// them as they were, and their copies in device memory, from which kernels read them.
+// The options of an optimizer: their values, where a change that is refused leaves all of them as
+// they were, and their copies in device memory, from which kernels read them.
 #include "optimizer.h"
 
 #include "../core/create.h"
@@ -15,6 +15,9 @@ namespace tutti::optim {
 
 void Optimizer::set_options(std::vector<Option> table, std::vector<double> values) {
   table_ = std::move(table);
+  rate_ = find_number("lr");
+  momentum_ = find_number("momentum");
+  if (!momentum_) momentum_ = find_number("beta1");
   assign(std::move(values));
 }
 
@@ -48,76 +51,75 @@ std::span<const double> Optimizer::option_values(int group) const {
   return values_of(values_, group);
 }
 
-bool Optimizer::has_option(std::string_view name) const {
-  return std::ranges::any_of(table_, [&](const Option& o) { return !o.is_flag && o.name == name; });
+std::optional<std::size_t> Optimizer::find_number(std::string_view name) const {
+  for (std::size_t i = 0; i < table_.size(); ++i)
+    if (!table_[i].is_flag && table_[i].name == name) return i;
+  return {};
 }
 
-// Returns the position of a number among the values of all groups.
-std::size_t Optimizer::option_index(std::string_view name, int group) const {
+// Returns where a number of a group stands among the values of all groups.
+std::size_t Optimizer::index_of(std::optional<std::size_t> number, int group) const {
   const std::span<const double> values = option_values(group);
-  if (!has_option(name))
-    fail<ValueError>("{}: expected an option '{}', but its table of options has none", name_, name);
-  const auto found = std::ranges::find(table_, name, &Option::name);
-  return static_cast<std::size_t>(values.data() - values_.data() + (found - table_.begin()));
-}
-
-const char* Optimizer::momentum_name() const {
-  for (const char* const name : {"momentum", "beta1"})
-    if (has_option(name)) return name;
-  fail<ValueError>("{}: expected an option 'momentum' or 'beta1', but its table has neither",
-                   name_);
+  if (!number)
+    fail<ValueError>("{}: expected an option 'lr', and 'momentum' or 'beta1', in its table", name_);
+  return static_cast<std::size_t>(values.data() - values_.data()) + *number;
 }
 
 void Optimizer::set_rates(std::span<const double> rates, std::optional<double> momentum) {
   std::vector<double> values = values_;
   for (int g = 0; g < group_count(); ++g) {
-    if (!rates.empty()) values[option_index("lr", g)] = rates[static_cast<std::size_t>(g)];
-    if (momentum) values[option_index(momentum_name(), g)] = *momentum;
+    if (!rates.empty()) values[index_of(rate_, g)] = rates[static_cast<std::size_t>(g)];
+    if (momentum) values[index_of(momentum_, g)] = *momentum;
   }
   assign(std::move(values));
 }
 
-double Optimizer::learning_rate(int group) const { return values_[option_index("lr", group)]; }
+double Optimizer::learning_rate(int group) const { return values_[index_of(rate_, group)]; }
 void Optimizer::set_learning_rate(double lr) {
   set_rates(std::vector(group_sizes_.size(), lr), {});
 }
 void Optimizer::set_learning_rate(int group, double lr) {
   std::vector<double> values = values_;
-  values[option_index("lr", group)] = lr;
+  values[index_of(rate_, group)] = lr;
   assign(std::move(values));
 }
-double Optimizer::momentum(int group) const {
-  return values_[option_index(momentum_name(), group)];
-}
+double Optimizer::momentum(int group) const { return values_[index_of(momentum_, group)]; }
 
 // ---- Options in device memory, from which kernels read them
 
-Tensor Optimizer::option(const char* name, const ParameterUpdate& update) {
-  return device_option(name, update.group, update.parameter.dtype(), update.parameter.device());
+Tensor Optimizer::option(std::size_t index, const ParameterUpdate& update) {
+  DeviceOptions& options = options_of(update.parameter.dtype(), update.parameter.device());
+  index += static_cast<std::size_t>(update.group) * table_.size();
+  options.is_read[index] = true;
+  return options.tensor.select(0, static_cast<std::int64_t>(index));
 }
 
-const double* Optimizer::option_address(const char* name, int group, Device device) {
-  return device_option(name, group, float64, device).data<double>();
+const double* Optimizer::options_on(Device device, int group) {
+  const std::size_t first = static_cast<std::size_t>(group) * table_.size();
+  if (device.is_cpu()) return values_.data() + first;
+  DeviceOptions& options = options_of(float64, device);
+  for (std::size_t i = 0; i < table_.size(); ++i) options.is_read[first + i] = !table_[i].is_flag;
+  return options.tensor.data<double>() + first;
 }
 
-Tensor Optimizer::device_option(const char* name, int group, DType dtype, Device device) {
-  const std::size_t index = option_index(name, group);
+// Returns the options in one dtype on one device, up to date unless a graph captures: its replays
+// bring them up to date.
+Optimizer::DeviceOptions& Optimizer::options_of(DType dtype, Device device) {
   auto found = std::ranges::find_if(device_options_, [&](const DeviceOptions& o) {
     return o.tensor.device() == device && o.tensor.dtype() == dtype;
   });
   const bool captured = cuda::is_capturing(device);
   if (found == device_options_.end() && captured)
     fail<DeviceError>(
-        "{}: the step cannot be captured into a graph, since no step has read the option '{}' on "
-        "{} yet; run a step without a graph before",
-        name_, name, to_string(device));
+        "{}: the step cannot be captured into a graph, since no step has read the options on {} "
+        "yet; run a step without a graph before",
+        name_, to_string(device));
   if (found == device_options_.end())
     found = device_options_.insert(found, {.tensor = empty({std::ssize(values_)}, {dtype, device}),
                                            .written = {},
                                            .is_read = std::vector<bool>(values_.size())});
   if (!captured) write(*found);
-  found->is_read[index] = true;
-  return found->tensor.select(0, static_cast<std::int64_t>(index));
+  return *found;
 }
 
 // Brings the values on the device up to date, by one copy for the options of all groups.

@@ -4,7 +4,7 @@
 #   packaging/deb.sh [-DTUTTI_CUDA=ON ...]     the packages go to build/packages
 set -euo pipefail
 cd "$(dirname "$0")/.."
-.ci/setup.sh g++ cmake ninja-build dpkg-dev file libdnnl-dev libopenmpi-dev libfmt-dev nlohmann-json3-dev libssl-dev \
+.ci/setup.sh g++ cmake ninja-build dpkg-dev file libdnnl-dev libopenmpi-dev libfmt-dev nlohmann-json3-dev \
   zlib1g-dev libjpeg-dev libpng-dev
 cmake --preset library -B build/deb -DBUILD_SHARED_LIBS=ON -DCMAKE_INSTALL_PREFIX=/usr -DTUTTI_CUDA=OFF "$@"
 cmake --build build/deb

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Builds the library and the tests of core, kernels, autograd and nn for 64-bit ARM with Debian's cross compiler, and
 # runs them under qemu. Arguments go to ctest, such as -R Conv. The arm64 libraries are unpacked below build/, so that
-# the system stays as it is, but for the compiler and qemu. OpenMP and oneDNN are used, MPI and image files are not.
+# the system stays as it is, but for the compiler and qemu. oneDNN is used, MPI and image files are not.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 .ci/setup.sh g++-aarch64-linux-gnu qemu-user-static cmake ninja-build
 
 folder=$PWD/build/aarch64
 sysroot=$folder/sysroot
-packages=(libc6-dev libdnnl-dev libfmt-dev libgtest-dev libssl-dev linux-libc-dev nlohmann-json3-dev zlib1g-dev)
+packages=(libc6-dev libdnnl-dev libfmt-dev libgtest-dev linux-libc-dev nlohmann-json3-dev zlib1g-dev)
 
 # Downloads the packages and all that they depend on with an apt of its own, which knows of no installed package.
 download() {

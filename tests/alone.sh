@@ -10,6 +10,6 @@ build=build/alone
 cmake -S . -B $build -G Ninja -DCMAKE_BUILD_TYPE=Debug -DTUTTI_NATIVE=OFF -DTUTTI_CUDA_EMULATOR=OFF -DTUTTI_WERROR=ON \
   -DCMAKE_CXX_COMPILER_LAUNCHER="$PWD/tests/syntax_only.sh" >/dev/null
 mapfile -t files < <(ninja -C $build -t targets all |
-  sed -nE 's/^((CMakeFiles\/tutti\.dir|examples\/CMakeFiles\/train_resnet[a-z_]*\.dir|tests\/CMakeFiles\/headers_alone\.dir)\/.*\.cpp\.o):.*/\1/p')
+  sed -nE 's/^((CMakeFiles\/tutti(_cuda)?\.dir|examples\/CMakeFiles\/train_resnet[a-z_]*\.dir|tests\/CMakeFiles\/headers_alone\.dir)\/.*\.cpp\.o):.*/\1/p')
 ninja -C $build -k 0 --quiet "${files[@]}" || { echo "alone: let each of these files include what it uses" >&2; exit 1; }
 echo "alone: ${#files[@]} sources and headers compile by themselves"

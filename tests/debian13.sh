@@ -34,5 +34,5 @@ if [ $# -gt 0 ]; then
   run_inside "$@"
 else
   run_inside examples/quickstart.sh
-  run_inside tests/run.sh
+  run_inside tests/run.sh --all
 fi

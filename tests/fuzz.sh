@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 seconds=${1:-20}
 [ $# -gt 0 ] && shift
 .ci/setup.sh
-.ci/setup.sh clang libclang-rt-dev libomp-dev
+.ci/setup.sh clang libclang-rt-dev
 cmake --preset fuzz
 cmake --build --preset fuzz
 

@@ -1,12 +1,13 @@
 # Checks the layering of the library from its #include lines: a folder includes only folders to its left.
 #   core -> kernels -> autograd -> distributed -> { nn, optim }
 #   core -> data
-# optim includes neither nn nor distributed; data includes core only. Process groups, their backends and the rendezvous
-# include core only. Inside distributed/ each file of this list includes only files to its left, and the backends see no
+# optim includes neither nn nor distributed; data includes core only. Process groups and their backends include core
+# only. Inside distributed/ each file of this list includes only files to its left, and the backends see no
 # more than them:
-#   group_info, host_layout, flight_recorder, collective, reduce, data_flow, absence, flight_recorder_file, watcher,
-#   world, backend
-# Inside the library every project include is relative, so that an embedder's own folders can never be picked up.
+#   group_info, host_layout, fingerprint, flight_recorder, collective, reduce, data_flow, absence, flight_recorder_file,
+#   stoppable_sleep, watcher, world, lane, world_lanes, backend
+# Public headers include what libc++ 14 has. Inside the library every project include is relative, so that an embedder's
+# own folders can never be picked up.
 cmake_minimum_required(VERSION 3.24)
 set(allowed_core core)
 set(allowed_kernels core kernels)
@@ -15,8 +16,8 @@ set(allowed_distributed core kernels autograd distributed)
 set(allowed_nn core kernels autograd distributed nn)
 set(allowed_optim core kernels autograd optim)
 set(allowed_data core data)
-set(foundation group_info host_layout flight_recorder collective reduce data_flow absence flight_recorder_file watcher world
-    backend)
+set(foundation group_info host_layout fingerprint flight_recorder collective reduce data_flow absence
+    flight_recorder_file stoppable_sleep watcher world lane world_lanes backend)
 
 set(violations "")
 set(checked 0)
@@ -33,7 +34,7 @@ foreach(layer core kernels autograd distributed nn optim data)
       set(part foundation)
     elseif(file MATCHES "^distributed/backends/")
       set(part backend)
-    elseif(file MATCHES "^distributed/(launch/rendezvous/|process_group\\.|submit\\.|broadcast_text\\.|backends\\.)")
+    elseif(file MATCHES "^distributed/(process_group|submit|broadcast_text)\\.")
       set(part group)
     endif()
     if(part)
@@ -63,15 +64,23 @@ foreach(layer core kernels autograd distributed nn optim data)
               string(APPEND violations "${file} includes ${target}: below process groups the order is ${foundation}\n")
             endif()
           elseif(target_level EQUAL -1
-                 AND NOT target MATCHES "^distributed/(diagnostics/fault_injection|launch/rendezvous/(store|messages))\\.h$"
-                 AND NOT (part STREQUAL "group" AND target MATCHES "^distributed/(process_group|submit|broadcast_text|backends)\\.h$")
-                 AND NOT (file MATCHES "^distributed/backends\\." AND target MATCHES "^distributed/backends/")
+                 AND NOT target MATCHES "^distributed/diagnostics/fault_injection\\.h$"
+                 AND NOT (part STREQUAL "group" AND target MATCHES "^distributed/(process_group|submit|broadcast_text)\\.h$")
                  AND (own_folder STREQUAL "distributed" OR NOT target MATCHES "^${own_folder}/"))
-            string(APPEND violations "${file} includes ${target}: a ${part} file sees only ${foundation}, fault_injection, the store and its own folder\n")
+            string(APPEND violations "${file} includes ${target}: a ${part} file sees only ${foundation}, fault_injection and its own folder\n")
           endif()
         endif()
       endif()
     endforeach()
+  endforeach()
+endforeach()
+# Public headers need no more of the standard library than libc++ 14 has.
+include(${SOURCE_DIR}/cmake/public_headers.cmake)
+tutti_public_headers(${SOURCE_DIR} public_headers)
+foreach(file ${public_headers})
+  file(STRINGS ${SOURCE_DIR}/${file} lines REGEX "include <(stop_token|source_location|format|print|expected|generator)>")
+  foreach(line ${lines})
+    string(APPEND violations "${file}: ${line}: a public header, and libc++ 14 lacks it\n")
   endforeach()
 endforeach()
 if(checked LESS 50)

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 cmake --preset release -B build/generic -DTUTTI_NATIVE=OFF "$@" > /dev/null
 cmake --build build/generic --target kernels_tests
 tests=build/generic/tests/kernels_tests
-export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
+export OMP_NUM_THREADS=2
 
 run() {  # run WHAT COMMAND...: counts a level that this processor lacks as skipped
   local what=$1 log

@@ -8,5 +8,5 @@ cd "$(dirname "$0")/.."
 
 build=build/mpich
 cmake --preset release -B $build -DMPI_EXECUTABLE_SUFFIX=.mpich -DTUTTI_MPI=ON -DTUTTI_CUDA=OFF -DTUTTI_CUDA_EMULATOR=OFF
-cmake --build $build --target tests/mpi/all train_resnet
-ctest --test-dir $build --output-on-failure --no-tests=error -L '^mpi$' "$@"
+cmake --build $build --target tests/mpi/all train_resnet training_loop
+ctest --test-dir $build --output-on-failure --no-tests=error -j "$((2 * $(nproc)))" -L '^mpi$' "$@"

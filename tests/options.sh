@@ -5,13 +5,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(CUDA MPI IMAGES ONEDNN OPENMP)
+[ ${#parts[@]} -gt 0 ] || parts=(CUDA MPI IMAGES ONEDNN)
 
 for part in "${parts[@]}"; do
   folder=build/without_${part,,}
   options=(-DTUTTI_CUDA=OFF -DTUTTI_CUDA_EMULATOR=OFF "-DTUTTI_$part=OFF")
-  # A oneDNN that starts threads of OpenMP does not go with a tutti without it.
-  [ "$part" = OPENMP ] && options+=(-DTUTTI_ONEDNN=OFF)
   echo "options: without $part"
   cmake --preset release -B "$folder" -DTUTTI_BUILD_EXAMPLES=OFF "${options[@]}" >"$folder.log" ||
     { cat "$folder.log"; exit 1; }

@@ -1,5 +1,5 @@
-// Which sanitizer checks the tests. ThreadSanitizer does not see how OpenMP's threads synchronise,
-// and lets no child of a fork start threads where its parent had several. AddressSanitizer of GCC
+// Which sanitizer checks the tests. ThreadSanitizer lets no child of a fork start threads where its
+// parent had several. AddressSanitizer of GCC
 // does not take the locks of its allocator before a fork: the child of a process whose other
 // threads allocate may wait for one of them without end.
 #pragma once

@@ -10,8 +10,8 @@
 #include <tutti/core/create.h>
 #include <tutti/core/state_dict.h>
 #include <tutti/kernels/cpu/onednn_primitive.h>
-#include <tutti/nn/resnet.h>
-#include <tutti/nn/segmentation.h>
+#include <tutti/nn/models/resnet.h>
+#include <tutti/nn/models/segmentation.h>
 
 #include <algorithm>
 #include <memory>
@@ -52,8 +52,8 @@ std::vector<Call> calls_of(const Layer& layer, const Shape& x_shape, const Shape
       w(dims_of(layer.weight.shape()), type, any),
       dw(dims_of(layer.weight.shape()), memory::data_type::f32, any);
   const auto& o = layer.options();
-  const memory::dims stride(2, o.stride.values()[0]), padding(2, o.padding.values()[0]),
-      dilation(2, o.dilation.values()[0] - 1);
+  const memory::dims stride(2, o.stride[0]), padding(2, o.padding[0]),
+      dilation(2, o.dilation[0] - 1);
   const auto algorithm = dnnl::algorithm::convolution_direct;
   const auto forward = onednn::describe<dnnl::convolution_forward>(
       dnnl::prop_kind::forward_training, algorithm, x, w, memory::desc(), y, stride, dilation,

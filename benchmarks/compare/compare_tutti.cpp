@@ -15,9 +15,9 @@
 #include <tutti/nn/dropout.h>
 #include <tutti/nn/functional/interpolate.h>
 #include <tutti/nn/functional/loss.h>
-#include <tutti/nn/predictor.h>
-#include <tutti/nn/resnet.h>
-#include <tutti/nn/segmentation.h>
+#include <tutti/nn/models/predictor.h>
+#include <tutti/nn/models/resnet.h>
+#include <tutti/nn/models/segmentation.h>
 #include <tutti/optim/adam.h>
 #include <tutti/optim/sgd.h>
 

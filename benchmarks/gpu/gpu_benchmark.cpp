@@ -9,10 +9,11 @@
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/cuda/settings.h>
 #include <tutti/core/cuda/stream.h>
-#include <tutti/distributed/process_group.h>
+#include <tutti/distributed/backends/local/local.h>
+#include <tutti/distributed/launch/devices.h>
 #include <tutti/nn/batch_norm/convert.h>
 #include <tutti/nn/functional/loss.h>
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/resnet.h>
 #include <tutti/optim/sgd.h>
 
 #include <chrono>
@@ -150,11 +151,14 @@ DType dtype_named(const std::string& name) {
   return name == "bfloat16" ? bfloat16 : name == "float16" ? float16 : float32;
 }
 
-// Returns an NCCL group of one rank, which goes through the whole path of a collective.
+// Returns a group of one rank that goes through the whole path of a collective, by NCCL on a GPU.
 std::optional<ProcessGroup> one_rank(bool synchronised) {
   if (!synchronised) return {};
-  static const ProcessGroup group =
-      ProcessGroup::from_environment({.rank = 0, .world_size = 1, .backend = "nccl"});
+  static const ProcessGroup group = [] {
+    const auto world = distributed::local::make_world({.communicates_alone = true});
+    distributed::set_devices_of_threads(*world[0]->world(), 1, 0, true);
+    return ProcessGroup(world[0]);
+  }();
   return group;
 }
 

@@ -60,6 +60,11 @@ class PoolAllocator final : public Allocator {
             .system_allocations = growths_};
   }
 
+  void reset_peak() override {
+    const std::lock_guard lock(mutex_);
+    peak_ = live_;
+  }
+
   void trim() override {
     synchronize(device_);  // memory that a stream has yet to free cannot be trimmed
     check(cudaMemPoolTrimTo(pool_, 0), "cudaMemPoolTrimTo", "trim");

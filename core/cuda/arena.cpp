@@ -1,5 +1,6 @@
 #include "arena.h"
 
+#include "../thread_owned.h"
 #include "check.h"
 
 namespace tutti::cuda {
@@ -62,10 +63,7 @@ void Arena::release(void* block, const Stream& stream) {
   free_[stream.get()].emplace(sizes_.at(block), block);
 }
 
-std::shared_ptr<Arena>& Arena::of_thread() {
-  thread_local std::shared_ptr<Arena> arena;
-  return arena;
-}
+std::shared_ptr<Arena>& Arena::of_thread() { return detail::of_thread<std::shared_ptr<Arena>>(); }
 
 const std::shared_ptr<Arena>& Arena::current(int device) {
   static const auto& none = *new std::shared_ptr<Arena>;  // threads may outlive static objects

@@ -24,8 +24,8 @@ namespace tutti::cuda {
 /// gradients. Shapes are fixed. All memory that the step allocates belongs to the graph
 /// until the graph and the tensors in it are gone, memory that the step releases included. Work on
 /// further streams is captured if events tie it to the current stream at its beginning and its end.
-/// Destroy graphs before the process groups whose collectives they hold: the end of a process group
-/// waits several seconds for them.
+/// Destroy graphs that hold collectives before their world ends: the end of run_ranks(), or the
+/// exit of a process of MPI, waits up to ten seconds for them.
 class Graph {
  public:
   /// Throws a DeviceError that names what cannot be captured: a copy to or from the host, any other

@@ -1,5 +1,6 @@
 #include "stream.h"
 
+#include "../thread_owned.h"
 #include "check.h"
 #include "runtime.h"
 
@@ -48,7 +49,7 @@ bool has_context() {
 
 // Returns the calling thread's stream on a device; empty for the device's default stream.
 std::optional<Stream>& own_stream(int device) {
-  thread_local std::deque<std::optional<Stream>> streams;  // a deque: references stay valid
+  auto& streams = detail::of_thread<std::deque<std::optional<Stream>>>();  // references stay valid
   const auto i = static_cast<std::size_t>(device);
   while (streams.size() <= i) streams.emplace_back();
   return streams[i];

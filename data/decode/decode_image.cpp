@@ -2,15 +2,16 @@
 
 #include "../../core/create.h"
 #include "../data_file.h"
-#include "../grey.h"
 #include "formats.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -52,6 +53,13 @@ bool is_png(std::span<const std::uint8_t> bytes) { return starts_with(bytes, "\x
   fail<DataError>("expected a JPEG or PNG image, but the first byte is {:#04x}", bytes[0]);
 }
 
+// Returns the luminance of an RGB pixel, in fixed-point numbers as PIL computes it: the weights are
+// those of ITU-R 601.
+std::uint8_t grey_of(const std::uint8_t* rgb) {
+  return static_cast<std::uint8_t>((rgb[0] * 19595u + rgb[1] * 38470u + rgb[2] * 7471u + 0x8000u) >>
+                                   16);
+}
+
 // Returns the pixels with 1 or 3 channels.
 Tensor with_channels(const Tensor& pixels, int channels) {
   const std::int64_t from = pixels.size(2), count = pixels.size(0) * pixels.size(1);
@@ -63,29 +71,6 @@ Tensor with_channels(const Tensor& pixels, int channels) {
     if (channels == 3) out[0] = out[1] = out[2] = in[0];
     else out[0] = grey_of(in);
   }
-  return result;
-}
-
-// Returns the upright image. EXIF counts the ways to mirror and to turn an image from 1 to 8.
-Tensor upright(const Tensor& pixels, int orientation) {
-  if (orientation == 1) return pixels;
-  const bool transposed = orientation >= 5;
-  const bool rows_reversed = orientation == 3 || orientation == 4 || orientation == 6 ||
-                             orientation == 7;
-  const bool columns_reversed = orientation == 2 || orientation == 3 || orientation == 7 ||
-                                orientation == 8;
-  const std::int64_t rows = pixels.size(0), columns = pixels.size(1), channels = pixels.size(2);
-  const std::int64_t height = transposed ? columns : rows, width = transposed ? rows : columns;
-  const Tensor result = empty({height, width, channels}, {.dtype = uint8});
-  const std::uint8_t* const in = pixels.data<std::uint8_t>();
-  std::uint8_t* out = result.data<std::uint8_t>();
-  for (std::int64_t y = 0; y < height; ++y)
-    for (std::int64_t x = 0; x < width; ++x, out += channels) {
-      std::int64_t row = transposed ? x : y, column = transposed ? y : x;
-      if (rows_reversed) row = rows - 1 - row;
-      if (columns_reversed) column = columns - 1 - column;
-      std::copy_n(in + (row * columns + column) * channels, channels, out);
-    }
   return result;
 }
 
@@ -144,6 +129,28 @@ struct TiffReader {
 
 }  // namespace
 
+Tensor upright(const Tensor& pixels, int orientation) {
+  if (orientation == 1) return pixels;
+  const bool transposed = orientation >= 5;
+  const bool rows_reversed = orientation == 3 || orientation == 4 || orientation == 6 ||
+                             orientation == 7;
+  const bool columns_reversed = orientation == 2 || orientation == 3 || orientation == 7 ||
+                                orientation == 8;
+  const std::int64_t rows = pixels.size(0), columns = pixels.size(1), channels = pixels.size(2);
+  const std::int64_t height = transposed ? columns : rows, width = transposed ? rows : columns;
+  const Tensor result = empty({height, width, channels}, {.dtype = uint8});
+  const std::uint8_t* const in = pixels.data<std::uint8_t>();
+  std::uint8_t* out = result.data<std::uint8_t>();
+  for (std::int64_t y = 0; y < height; ++y)
+    for (std::int64_t x = 0; x < width; ++x, out += channels) {
+      std::int64_t row = transposed ? x : y, column = transposed ? y : x;
+      if (rows_reversed) row = rows - 1 - row;
+      if (columns_reversed) column = columns - 1 - column;
+      std::copy_n(in + (row * columns + column) * channels, channels, out);
+    }
+  return result;
+}
+
 void check_image_size(std::int64_t width, std::int64_t height, const DecodeOptions& options) {
   const std::int64_t max_pixels = options.max_pixels;
   if (width < 1 || height < 1) fail<DataError>("the image is empty: {} x {} pixels", width, height);
@@ -160,22 +167,26 @@ void check_image_size(std::int64_t width, std::int64_t height, const DecodeOptio
         width, height, options.min_size, max_pixels);
 }
 
-Tensor decode_image(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
+namespace {
+
+DecodedImage decode_stored(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
   check_options(options);
   if (!is_jpeg(bytes) && !is_png(bytes)) fail_unknown_format(bytes);
-  const DecodedImage image = is_jpeg(bytes) ? decode_jpeg(bytes, options)
-                                            : decode_png(bytes, options);
-  return upright(with_channels(image.pixels, options.channels),
-                 options.apply_orientation ? image.orientation : 1);
+  DecodedImage image = is_jpeg(bytes) ? decode_jpeg(bytes, options) : decode_png(bytes, options);
+  image.pixels = with_channels(image.pixels, options.channels);
+  return image;
 }
 
-namespace {
+Tensor oriented(const DecodedImage& image, const DecodeOptions& options) {
+  return upright(image.pixels, options.apply_orientation ? image.orientation : 1);
+}
 
 // Returns decode(the bytes of a file). An error begins with the path.
 template <class Decode>
-Tensor decode_file(const std::string& path, const DecodeOptions& options, const Decode& decode) {
+DecodedImage decode_file(const std::string& path, const DecodeOptions& options,
+                         const Decode& decode) {
   try {
-    return decode(read_file(path, options.max_pixels));
+    return decode(read_file(path, options.max_pixels), options);
   } catch (const DataError& error) {
     fail<DataError>("{}: {}", path, error.what());
   } catch (const FileError& error) {
@@ -183,21 +194,61 @@ Tensor decode_file(const std::string& path, const DecodeOptions& options, const 
   }
 }
 
+DecodedImage decode_mask(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
+  if (is_jpeg(bytes))
+    fail<DataError>(
+        "expected a PNG as a mask, found a JPEG, whose compression changes the classes; write "
+        "masks as PNG files");
+  return decode_png_values(bytes, options);
+}
+
 }  // namespace
 
+Tensor decode_image(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
+  return oriented(decode_stored(bytes, options), options);
+}
+
+DecodedImage read_stored_image(const std::string& path, const DecodeOptions& options) {
+  return decode_file(path, options, decode_stored);
+}
+
+DecodedImage read_stored_mask(const std::string& path, const DecodeOptions& options) {
+  return decode_file(path, options, decode_mask);
+}
+
 Tensor read_image(const std::string& path, const DecodeOptions& options) {
-  return decode_file(path, options,
-                     [&](const auto& bytes) { return decode_image(bytes, options); });
+  return oriented(read_stored_image(path, options), options);
 }
 
 Tensor read_mask(const std::string& path, const DecodeOptions& options) {
-  return decode_file(path, options, [&](const auto& bytes) {
-    if (is_jpeg(bytes))
-      fail<DataError>(
-          "expected a PNG as a mask, found a JPEG, whose compression changes the classes; write "
-          "masks as PNG files");
-    return decode_png_values(bytes, options);
-  });
+  return oriented(read_stored_mask(path, options), options);
+}
+
+int read_orientation(const std::string& path) { return read_stored_image(path, {}).orientation; }
+
+// The segments of a JPEG file before its size may be long, and are skipped without being read.
+std::pair<std::int64_t, std::int64_t> stored_size(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::array<std::uint8_t, 24> bytes{};
+  const auto read = [&](std::size_t count) {
+    return static_cast<bool>(
+        file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(count)));
+  };
+  const TiffReader number{bytes, true};
+  if (!read(bytes.size())) return {};
+  if (is_png(bytes)) return {number.read(20, 4), number.read(16, 4)};
+  if (!is_jpeg(bytes)) return {};
+  file.seekg(2);
+  for (int tries = 0; tries < 10'000 && read(9); ++tries) {  // marker, length, precision, sizes
+    const int marker = bytes[1];
+    const bool is_marker = bytes[0] == 0xFF && marker > 0 && marker < 0xFF,
+               has_size = marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 &&
+                          marker != 0xCC;
+    if (is_marker && has_size) return {number.read(5, 2), number.read(7, 2)};
+    const auto length = static_cast<std::streamoff>(number.read(2, 2));
+    file.seekg(is_marker ? length - 7 : -8, std::ios::cur);  // or past a surplus byte
+  }
+  return {};
 }
 
 int exif_orientation(std::span<const std::uint8_t> tiff) {

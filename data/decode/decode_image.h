@@ -38,10 +38,15 @@ Tensor decode_image(std::span<const std::uint8_t> bytes, const DecodeOptions& op
 /// the system cannot read the file at the moment (no free descriptor, a disk that fails).
 Tensor read_image(const std::string& path, const DecodeOptions& options = {});
 
+/// Returns the EXIF orientation of an image file, by which read_image() turns and mirrors it: 1 to
+/// 8, where 1 stands for upright. Throws as read_image() does.
+int read_orientation(const std::string& path);
+
 /// Decodes a PNG file that holds the class of each pixel to uint8 (height, width, 1): grey levels
 /// of 1 to 16 bits as they are, or the indices of a palette, never its colours. Throws as
 /// read_image() does; also for another format, for colours or transparency, and for a value above
-/// 255. Of the options only `max_pixels` is read.
+/// 255. Of the options `max_pixels` and `apply_orientation` are read. A mask is turned by its own
+/// EXIF data, which most masks lack; those of its picture are SegmentationFolder's business.
 Tensor read_mask(const std::string& path, const DecodeOptions& options = {});
 
 }  // namespace tutti::data

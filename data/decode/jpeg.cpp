@@ -120,9 +120,10 @@ class JpegReader {
 
   unsigned scale_denominator(std::int64_t min_size) const {
     if (min_size <= 0) return 1;
-    for (const unsigned denominator : {8u, 4u, 2u})
-      if (width() / denominator >= min_size && height() / denominator >= min_size)
-        return denominator;
+    for (const unsigned denominator : {8u, 4u, 2u}) {  // libjpeg rounds sizes up
+      const auto scaled = [&](std::int64_t side) { return (side + denominator - 1) / denominator; };
+      if (scaled(width()) >= min_size && scaled(height()) >= min_size) return denominator;
+    }
     return 1;
   }
 

@@ -145,12 +145,13 @@ class PngReader {
 
 }  // namespace
 
-Tensor decode_png_values(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
+DecodedImage decode_png_values(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
   check_chunks(bytes);
   PngReader reader(bytes);
   reader.read_header();
   check_image_size(reader.width(), reader.height(), options);
-  return reader.read_values();
+  const Tensor values = reader.read_values();
+  return {values, reader.orientation()};
 }
 
 DecodedImage decode_png(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {

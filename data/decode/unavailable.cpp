@@ -14,8 +14,8 @@ DecodedImage decode_png(std::span<const std::uint8_t> bytes, const DecodeOptions
   return decode_jpeg(bytes, options);
 }
 
-Tensor decode_png_values(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
-  return decode_jpeg(bytes, options).pixels;
+DecodedImage decode_png_values(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
+  return decode_jpeg(bytes, options);
 }
 
 }  // namespace tutti::data

@@ -20,6 +20,13 @@ std::int64_t center_offset(std::int64_t length, std::int64_t size) {
   return std::lrint(static_cast<double>(length - size) / 2);
 }
 
+Box center_box(const Tensor& image, std::int64_t height, std::int64_t width) {
+  return {.top = center_offset(image.size(0), height),
+          .left = center_offset(image.size(1), width),
+          .height = height,
+          .width = width};
+}
+
 }  // namespace
 
 Tensor crop(const Tensor& image, const Box& box, std::uint8_t fill) {
@@ -48,15 +55,23 @@ Tensor crop(const Tensor& image, const Box& box, std::uint8_t fill) {
   return result;
 }
 
+Sample crop(Sample sample, const Box& box, std::uint8_t ignore_index) {
+  sample.image = crop(sample.image, box);
+  if (sample.mask.defined()) sample.mask = crop(sample.mask, box, ignore_index);
+  return sample;
+}
+
 Tensor center_crop(const Tensor& image, std::int64_t height, std::int64_t width) {
   check_image(image, "center_crop");
-  return crop(image, {.top = center_offset(image.size(0), height),
-                      .left = center_offset(image.size(1), width),
-                      .height = height,
-                      .width = width});
+  return crop(image, center_box(image, height, width));
 }
 
 CenterCrop::CenterCrop(std::int64_t size) : size_(size) { check_size(size, "CenterCrop"); }
+
+Sample CenterCrop::operator()(Sample sample, Generator&) const {
+  check_image(sample.image, "CenterCrop");
+  return crop(sample, center_box(sample.image, size_, size_));
+}
 
 RandomCrop::RandomCrop(Options options) : options_(options) {
   check_size(options.size, "RandomCrop");
@@ -74,9 +89,10 @@ Box RandomCrop::draw(std::int64_t height, std::int64_t width, Generator& random)
   return {.top = top, .left = place(width), .height = options_.size, .width = options_.size};
 }
 
-Tensor RandomCrop::operator()(const Tensor& image, Generator& random) const {
-  check_image(image, "RandomCrop");
-  return crop(image, draw(image.size(0), image.size(1), random));
+Sample RandomCrop::operator()(Sample sample, Generator& random) const {
+  check_image(sample.image, "RandomCrop");
+  const Box box = draw(sample.image.size(0), sample.image.size(1), random);
+  return crop(std::move(sample), box, options_.ignore_index);
 }
 
 RandomResizedCrop::RandomResizedCrop(Options options) : options_(options) {
@@ -107,10 +123,13 @@ Box RandomResizedCrop::draw(std::int64_t height, std::int64_t width, Generator& 
   return box;
 }
 
-Tensor RandomResizedCrop::operator()(const Tensor& image, Generator& random) const {
-  check_image(image, "RandomResizedCrop");
-  return resize(image, options_.size, options_.size, options_.filter,
-                draw(image.size(0), image.size(1), random));
+Sample RandomResizedCrop::operator()(Sample sample, Generator& random) const {
+  check_image(sample.image, "RandomResizedCrop");
+  const std::int64_t size = options_.size;
+  const Box box = draw(sample.image.size(0), sample.image.size(1), random);
+  sample.image = resize(sample.image, size, size, box);
+  if (sample.mask.defined()) sample.mask = resize_mask(sample.mask, size, size, box);
+  return sample;
 }
 
 }  // namespace tutti::data

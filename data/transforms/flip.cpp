@@ -36,4 +36,11 @@ RandomHorizontalFlip::RandomHorizontalFlip(double p) : p_(p) {
   check_probability(p, "RandomHorizontalFlip");
 }
 
+Sample RandomHorizontalFlip::operator()(Sample sample, Generator& random) const {
+  if (random.uniform() >= p_) return sample;
+  sample.image = horizontal_flip(sample.image);
+  if (sample.mask.defined()) sample.mask = horizontal_flip(sample.mask);
+  return sample;
+}
+
 }  // namespace tutti::data

@@ -1,4 +1,4 @@
-// Mirrors images.
+// Mirrors images, with their masks.
 #pragma once
 
 #include "transform.h"
@@ -13,9 +13,7 @@ class RandomHorizontalFlip {
  public:
   /// Throws a ValueError for a `p` outside [0, 1].
   explicit RandomHorizontalFlip(double p = 0.5);
-  Tensor operator()(const Tensor& image, Generator& random) const {
-    return random.uniform() < p_ ? horizontal_flip(image) : image;
-  }
+  Sample operator()(Sample sample, Generator& random) const;
 
  private:
   double p_;

@@ -19,14 +19,6 @@ constexpr std::int32_t half = 1 << (fraction_bits - 1);
 // grow with the square of the size.
 constexpr double most_scaled_pixels = 178'956'970;
 
-double weight_at(Filter filter, double x) {
-  x = std::abs(x);
-  if (filter == Filter::bilinear) return x < 1 ? 1 - x : 0;
-  constexpr double a = -0.5;  // Catmull-Rom
-  if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
-  return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
-}
-
 // The weights of the input pixels that make each output pixel of a row or a column.
 struct Weights {
   struct Taps {
@@ -40,26 +32,25 @@ struct Weights {
   const std::int32_t* of(std::int64_t output) const { return values.data() + most * output; }
 };
 
-Weights make_weights(std::int64_t from, std::int64_t to, Filter filter) {
+Weights make_weights(std::int64_t from, std::int64_t to) {
   const double scale = static_cast<double>(from) / static_cast<double>(to),
-               stretch = std::max(scale, 1.0),
-               support = (filter == Filter::bilinear ? 1.0 : 2.0) * stretch;
+               stretch = std::max(scale, 1.0);
   Weights weights;
-  weights.most = static_cast<std::int64_t>(std::ceil(support)) * 2 + 1;
+  weights.most = static_cast<std::int64_t>(std::ceil(stretch)) * 2 + 1;
   weights.values.resize(static_cast<std::size_t>(weights.most * to));
   std::vector<double> exact(static_cast<std::size_t>(weights.most));
   for (std::int64_t i = 0; i < to; ++i) {
     const double center = (static_cast<double>(i) + 0.5) * scale;
-    const auto first = std::max<std::int64_t>(0, static_cast<std::int64_t>(center - support + 0.5));
-    const auto end = std::min(from, static_cast<std::int64_t>(center + support + 0.5));
+    const auto first = std::max<std::int64_t>(0, static_cast<std::int64_t>(center - stretch + 0.5));
+    const auto end = std::min(from, static_cast<std::int64_t>(center + stretch + 0.5));
     double sum = 0;
     for (std::int64_t x = first; x < end; ++x)
       sum += exact[static_cast<std::size_t>(x - first)] =
-          weight_at(filter, (static_cast<double>(x) - center + 0.5) / stretch);
+          std::max(0.0, 1 - std::abs(static_cast<double>(x) - center + 0.5) / stretch);
     std::int32_t* const values = weights.values.data() + weights.most * i;
     for (std::int64_t x = 0; x < end - first; ++x) {
       const double value = exact[static_cast<std::size_t>(x)] / sum * (1 << fraction_bits);
-      values[x] = static_cast<std::int32_t>(value < 0 ? value - 0.5 : value + 0.5);
+      values[x] = static_cast<std::int32_t>(value + 0.5);
     }
     weights.taps.push_back({first, end - first});
   }
@@ -91,9 +82,9 @@ void scale_row(const std::uint8_t* row, const Weights& weights, std::int64_t cha
 }
 
 // Returns `box` of the image, scaled to `width` pixels a row.
-Tensor scale_rows(const Tensor& image, const Box& box, std::int64_t width, Filter filter) {
+Tensor scale_rows(const Tensor& image, const Box& box, std::int64_t width) {
   const std::int64_t channels = image.size(2), row_bytes = image.size(1) * channels;
-  const Weights weights = make_weights(box.width, width, filter);
+  const Weights weights = make_weights(box.width, width);
   const Tensor result = empty({box.height, width, channels}, {.dtype = uint8});
   std::vector<std::uint8_t> row(static_cast<std::size_t>(4 * box.width));
   for (std::int64_t y = 0; y < box.height; ++y) {
@@ -124,10 +115,10 @@ void sum_rows(const std::uint8_t* rows, std::int64_t row_bytes, const std::int32
 }
 
 // Returns the rows `top` to `top` + `rows` of an image, scaled to `height` rows.
-Tensor scale_columns(const Tensor& image, std::int64_t top, std::int64_t rows, std::int64_t height,
-                     Filter filter) {
+Tensor scale_columns(const Tensor& image, std::int64_t top, std::int64_t rows,
+                     std::int64_t height) {
   const std::int64_t row_bytes = image.size(1) * image.size(2);
-  const Weights weights = make_weights(rows, height, filter);
+  const Weights weights = make_weights(rows, height);
   const Tensor result = empty({height, image.size(1), image.size(2)}, {.dtype = uint8});
   for (std::int64_t y = 0; y < height; ++y) {
     const auto [first, count] = weights.taps[static_cast<std::size_t>(y)];
@@ -137,10 +128,7 @@ Tensor scale_columns(const Tensor& image, std::int64_t top, std::int64_t rows, s
   return result;
 }
 
-}  // namespace
-
-Tensor resize(const Tensor& image, std::int64_t height, std::int64_t width, Filter filter,
-              const Box& box) {
+void check_arguments(const Tensor& image, std::int64_t height, std::int64_t width, const Box& box) {
   check_image(image, "resize");
   if (height < 1 || width < 1)
     fail<ValueError>("resize: expected a size of at least 1 x 1, got {} x {}", height, width);
@@ -148,20 +136,47 @@ Tensor resize(const Tensor& image, std::int64_t height, std::int64_t width, Filt
   if (box.height < 1 || box.width < 1)
     fail<ValueError>("resize: expected a box of at least 1 x 1 pixels, got {} x {}", box.height,
                      box.width);
+}
+
+}  // namespace
+
+Tensor resize(const Tensor& image, std::int64_t height, std::int64_t width, const Box& box) {
+  check_arguments(image, height, width, box);
   if (box.width == width && box.left == 0 && width == image.size(1)) {
     if (box.height == height && height == image.size(0)) return image;
-    return scale_columns(image, box.top, box.height, height, filter);
+    return scale_columns(image, box.top, box.height, height);
   }
-  const Tensor rows = scale_rows(image, box, width, filter);
-  return box.height == height ? rows : scale_columns(rows, 0, box.height, height, filter);
+  const Tensor rows = scale_rows(image, box, width);
+  return box.height == height ? rows : scale_columns(rows, 0, box.height, height);
 }
 
-Tensor resize(const Tensor& image, std::int64_t height, std::int64_t width, Filter filter) {
+Tensor resize(const Tensor& image, std::int64_t height, std::int64_t width) {
   check_image(image, "resize");
-  return resize(image, height, width, filter, {.height = image.size(0), .width = image.size(1)});
+  return resize(image, height, width, {.height = image.size(0), .width = image.size(1)});
 }
 
-Tensor resize_shorter_side(const Tensor& image, std::int64_t size, Filter filter) {
+Tensor resize_mask(const Tensor& mask, std::int64_t height, std::int64_t width, const Box& box) {
+  check_arguments(mask, height, width, box);
+  if (mask.size(2) != 1)
+    fail<ShapeError>("resize_mask: expected a mask (height, width, 1), got shape {}",
+                     to_string(mask.shape()));
+  const Tensor result = empty({height, width, 1}, {.dtype = uint8});
+  std::uint8_t* to = result.data<std::uint8_t>();
+  for (std::int64_t y = 0; y < height; ++y) {
+    const std::uint8_t* const row =
+        mask.data<std::uint8_t>() +
+        (box.top + (2 * y + 1) * box.height / (2 * height)) * mask.size(1) + box.left;
+    for (std::int64_t x = 0; x < width; ++x) *to++ = row[(2 * x + 1) * box.width / (2 * width)];
+  }
+  return result;
+}
+
+Tensor resize_mask(const Tensor& mask, std::int64_t height, std::int64_t width) {
+  check_image(mask, "resize_mask");
+  return resize_mask(mask, height, width, {.height = mask.size(0), .width = mask.size(1)});
+}
+
+Tensor resize_shorter_side(const Tensor& image, std::int64_t size) {
   check_image(image, "resize");
   const std::int64_t height = image.size(0), width = image.size(1);
   const auto [shorter, longer] = std::minmax(height, width);
@@ -173,11 +188,34 @@ Tensor resize_shorter_side(const Tensor& image, std::int64_t size, Filter filter
         "pixels; is it a picture?",
         height, width, size, most_scaled_pixels);
   const std::int64_t scaled = size * longer / shorter;
-  return height < width ? resize(image, size, scaled, filter) : resize(image, scaled, size, filter);
+  return height < width ? resize(image, size, scaled) : resize(image, scaled, size);
 }
 
-Resize::Resize(std::int64_t size, Filter filter) : size_(size), filter_(filter) {
+Resize::Resize(std::int64_t size) : size_(size) {
   if (size < 1) fail<ValueError>("Resize: expected a size of at least 1, got {}", size);
+}
+
+Sample Resize::operator()(Sample sample, Generator&) const {
+  sample.image = resize_shorter_side(sample.image, size_);
+  if (sample.mask.defined())
+    sample.mask = resize_mask(sample.mask, sample.image.size(0), sample.image.size(1));
+  return sample;
+}
+
+RandomScale::RandomScale(double low, double high) : low_(low), high_(high) {
+  check_range(low, high, 1e-3, "RandomScale", "factor");
+}
+
+Sample RandomScale::operator()(Sample sample, Generator& random) const {
+  check_image(sample.image, "RandomScale");
+  const double factor = random.uniform(low_, high_);
+  const auto scaled = [&](std::int64_t size) {
+    return std::max<std::int64_t>(1, std::llrint(static_cast<double>(size) * factor));
+  };
+  const std::int64_t height = scaled(sample.image.size(0)), width = scaled(sample.image.size(1));
+  sample.image = resize(sample.image, height, width);
+  if (sample.mask.defined()) sample.mask = resize_mask(sample.mask, height, width);
+  return sample;
 }
 
 }  // namespace tutti::data

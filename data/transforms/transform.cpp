@@ -20,14 +20,32 @@ Generator RandomKey::generator(std::uint64_t step) const {
   return Generator(key);
 }
 
-Tensor apply_transforms(const std::vector<Transform>& transforms, const Tensor& image,
+namespace {
+
+void check_mask(const Sample& sample) {
+  if (!sample.mask.defined()) return;
+  const Tensor &image = sample.image, &mask = sample.mask;
+  const int rows = image.dtype() == uint8 ? 0 : 1;  // a normalised image has its channels first
+  if (image.rank() == 3 && mask.rank() == 3 && mask.dtype() == uint8 && mask.is_contiguous() &&
+      mask.size(2) == 1 && mask.size(0) == image.size(rows) && mask.size(1) == image.size(rows + 1))
+    return;
+  fail<ShapeError>(
+      "expected a contiguous uint8 mask (height, width, 1) of the size of its image {}, got {} {}; "
+      "a transform that moves pixels has to take the Sample",
+      to_string(image.shape()), to_string(mask.dtype()), to_string(mask.shape()));
+}
+
+}  // namespace
+
+Sample apply_transforms(const std::vector<Transform>& transforms, Sample sample,
                         const RandomKey& key) {
-  Tensor result = image;
+  check_mask(sample);
   for (std::size_t step = 0; step < transforms.size(); ++step) {
     Generator random = key.generator(step);
-    result = transforms[step](result, random);
+    sample = transforms[step](std::move(sample), random);
+    check_mask(sample);
   }
-  return result;
+  return sample;
 }
 
 void check_image(const Tensor& image, const char* op) {

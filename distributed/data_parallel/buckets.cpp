@@ -56,8 +56,7 @@ std::string summarize(const StateDict& parameters, const std::vector<std::size_t
   for (const std::size_t member : members) {
     const std::string_view name = parameters[member].first,
                            head = name.substr(0, name.find('.', root.size()));
-    const auto at = std::find_if(groups.begin(), groups.end(),
-                                 [&](const Group& group) { return group.head == head; });
+    const auto at = std::ranges::find(groups, head, &Group::head);
     if (at == groups.end()) groups.push_back({head, name});
     else *at = {head, at->prefix.substr(0, common_prefix(at->prefix, name)), true};
   }
@@ -80,7 +79,7 @@ struct OpenBucket {
 
 // Returns which parameters each bucket holds.
 std::vector<OpenBucket> assign(const StateDict& parameters, const std::vector<std::size_t>& order,
-                               const BucketSizes& sizes) {
+                               std::int64_t first_bytes, std::int64_t cap_bytes) {
   std::vector<OpenBucket> open, closed;  // there is one open bucket for each dtype and device
   for (std::size_t i = 0; i < order.size(); ++i) {
     const Tensor& parameter = parameters[order[i]].second;
@@ -89,27 +88,26 @@ std::vector<OpenBucket> assign(const StateDict& parameters, const std::vector<st
       return bucket.dtype == parameter.dtype() && bucket.device == parameter.device();
     });
     if (at == open.end())
-      at = open.insert(at, {parameter.dtype(), parameter.device(), sizes.first_bytes});
+      at = open.insert(at, {parameter.dtype(), parameter.device(), first_bytes});
     if (at->bytes > 0 && at->bytes + bytes > at->cap) {
       closed.push_back(*at);
-      *at = {at->dtype, at->device, sizes.cap_bytes};
+      *at = {at->dtype, at->device, cap_bytes};
     }
     at->parameters.push_back(order[i]);
     at->bytes += bytes;
     at->last = i;
   }
   closed.insert(closed.end(), open.begin(), open.end());
-  std::sort(closed.begin(), closed.end(),
-            [](const OpenBucket& a, const OpenBucket& b) { return a.last < b.last; });
+  std::ranges::sort(closed, {}, &OpenBucket::last);
   return closed;
 }
 
 }  // namespace
 
 std::vector<Bucket> make_buckets(const StateDict& parameters, const std::vector<std::size_t>& order,
-                                 const BucketSizes& sizes) {
+                                 std::int64_t first_bytes, std::int64_t cap_bytes) {
   std::vector<Bucket> buckets;
-  for (OpenBucket& each : assign(parameters, order, sizes)) {
+  for (OpenBucket& each : assign(parameters, order, first_bytes, cap_bytes)) {
     Bucket& bucket = buckets.emplace_back();
     bucket.parameters = std::move(each.parameters);
     allocate(bucket, parameters);

@@ -26,15 +26,11 @@ struct Bucket {
   operator const Tensor&() const { return flat; }  // NOLINT(google-explicit-constructor)
 };
 
-/// How large buckets become. The first one is smaller, so that communication starts early.
-struct BucketSizes {
-  std::int64_t first_bytes = 0, cap_bytes = 0;
-};
-
 /// Puts the parameters into buckets in the given order. Parameters of one dtype and device share a
-/// bucket, up to its size; a parameter that is larger has a bucket of its own. The buckets are
-/// ordered by the position of their last parameter in `order`.
+/// bucket of up to `cap_bytes`; a parameter that is larger has a bucket of its own. The first
+/// bucket of each dtype and device has `first_bytes`, which may be fewer, so that communication
+/// starts early. The buckets are ordered by the position of their last parameter in `order`.
 std::vector<Bucket> make_buckets(const StateDict& parameters, const std::vector<std::size_t>& order,
-                                 const BucketSizes& sizes);
+                                 std::int64_t first_bytes, std::int64_t cap_bytes);
 
 }  // namespace tutti::distributed

@@ -5,20 +5,12 @@
 
 namespace tutti::distributed {
 
-CommunicationHook compress_gradients(DType dtype, bool error_feedback) {
+CommunicationHook compress_gradients(DType dtype) {
   if (dtype != bfloat16 && dtype != float16)
     fail<DTypeError>("compress_gradients: expected bfloat16 or float16, got {}", to_string(dtype));
-  return [=](const ProcessGroup& group, const Bucket& bucket, CallOptions options) {
-    const Tensor& values = bucket.flat;
-    const auto* lost = std::any_cast<Tensor>(&bucket.state);
-    if (lost) values.add_(*lost);
+  return [=](const ProcessGroup& group, const Tensor& values, CallOptions options) {
     const Tensor compressed = empty_like(values, dtype);
     compressed.copy_(values);
-    if (error_feedback) {
-      if (!lost) lost = &bucket.state.emplace<Tensor>(empty_like(values));
-      lost->copy_(values);
-      lost->add_(compressed.to(values.dtype()), -1);
-    }
     Work work = group.all_reduce(compressed, ReduceOp::sum, std::move(options));
     return copy_after(std::move(work), compressed, values);
   };

@@ -16,11 +16,7 @@ using CommunicationHook =
     std::function<Work(const ProcessGroup& group, const Bucket& bucket, CallOptions options)>;
 
 /// Returns a hook that sends buckets as `dtype` (bfloat16 or float16): half the bytes of float32,
-/// with the rounding of that dtype. With `error_feedback` each rank keeps what its rounding has
-/// lost, in memory of the size of the gradients, and adds it to its next gradients, so that the
-/// errors do not add up over the steps (Seide et al., 2014). A gradient that is not finite would
-/// never leave that memory, so do not combine error feedback with a loss scaler. Throws a
-/// DTypeError for another dtype.
-CommunicationHook compress_gradients(DType dtype, bool error_feedback = false);
+/// with the rounding of that dtype. Throws a DTypeError for another dtype.
+CommunicationHook compress_gradients(DType dtype);
 
 }  // namespace tutti::distributed

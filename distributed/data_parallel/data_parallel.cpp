@@ -2,15 +2,15 @@
 
 #include "../../autograd/node.h"
 #include "../../core/create.h"
-#include "../../core/hash.h"
 #include "../backend.h"
 #include "../broadcast_text.h"
 #include "reducer.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <sstream>
 
 namespace tutti::distributed {
 namespace {
@@ -63,13 +63,6 @@ std::vector<std::string> describe_model(const StateDict& parameters, const State
   return lines;
 }
 
-std::vector<std::string> split_lines(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
-
 // Throws an error that shows the first line in which rank 0 and rank `r` differ, if there is one.
 void compare_lines(const std::vector<std::string>& of_rank_0, const std::vector<std::string>& of_r,
                    int r) {
@@ -84,24 +77,6 @@ void compare_lines(const std::vector<std::string>& of_rank_0, const std::vector<
   }
 }
 
-// Compares hashes of the descriptions. Only where these differ do two texts travel, that of rank 0
-// and that of the first rank that differs, so that every rank can say what is different.
-void check_same_model(const ProcessGroup& group, const std::vector<std::string>& description) {
-  std::string text;
-  for (const std::string& line : description) text += line + "\n";
-  const auto hashes = all_gather_numbers(group,
-                                         {static_cast<std::int64_t>(Hash64().add(text).value())},
-                                         {.name = "DataParallel: compare the models"});
-  int other = 1;
-  while (other < group.size() && hashes[static_cast<std::size_t>(other)] == hashes[0]) ++other;
-  if (other == group.size()) return;
-  const auto lines_of = [&](int rank) {
-    return split_lines(broadcast_text(group, text, "DataParallel: show the models", rank));
-  };
-  const auto of_rank_0 = lines_of(0);
-  compare_lines(of_rank_0, lines_of(other), other);
-}
-
 // Copies the values of rank `root` to all ranks. Tensors of one dtype and device travel together,
 // so that a model of hundreds of tensors starts with a few collectives. The copies need as much
 // memory as the gradients' buckets, which are not there yet when a model starts. They are
@@ -114,7 +89,7 @@ void broadcast_all(const ProcessGroup& group, const StateDict& tensors, int root
   StateDict layouts = tensors;
   for (auto& [name, tensor] : layouts)
     tensor = tensor.alias(tensor.shape(), dense_strides(tensor.shape()), tensor.offset());
-  for (const Bucket& bucket : make_buckets(layouts, order, {cap, cap})) {
+  for (const Bucket& bucket : make_buckets(layouts, order, cap, cap)) {
     const auto copy = [&](bool to_bucket) {
       for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
         const Tensor tensor = tensors[bucket.parameters[i]].second.detach();
@@ -128,6 +103,18 @@ void broadcast_all(const ProcessGroup& group, const StateDict& tensors, int root
     group.broadcast(bucket.flat, root, {.name = name, .step = identity}).wait();
     if (group.rank() != root) copy(false);
   }
+}
+
+// Returns how many of the models that this rank has wrapped in the group were made before this one.
+// Ranks that wrap two models of equal names and shapes in opposite order differ in it.
+std::int64_t count_older_models(Backend& backend, const StateDict& parameters) {
+  auto& numbers = backend.first_parameter_numbers;
+  const bool has_meta = !parameters.empty() && parameters.front().second.defined() &&
+                        parameters.front().second.meta();
+  const std::uint64_t own = has_meta ? parameters.front().second.meta()->parameter_number : 0;
+  const auto older = std::ranges::count_if(numbers, [own](auto number) { return number < own; });
+  numbers.push_back(own);
+  return older;
 }
 
 }  // namespace
@@ -147,11 +134,13 @@ DataParallel::DataParallel(StateDict parameters, StateDict buffers, ProcessGroup
     description.insert(
         description.begin(),
         fmt::format(
-            "the name '{}', bucket_cap_mb={}, first_bucket_mb={}, find_unused_parameters={}, "
-            "reorder_buckets={}",
-            options.name, options.bucket_cap_mb, options.first_bucket_mb,
-            options.find_unused_parameters, options.reorder_buckets));
-    check_same_model(group_, description);
+            "the name '{}', a model made after {} of those wrapped before it, bucket_cap_mb={}, "
+            "first_bucket_mb={}, find_unused_parameters={}, reorder_buckets={}",
+            options.name, count_older_models(*group_.implementation(), parameters),
+            options.bucket_cap_mb, options.first_bucket_mb, options.find_unused_parameters,
+            options.reorder_buckets));
+    compare_texts(group_, fmt::format("{}", fmt::join(description, "\n")),
+                  "DataParallel: compare the models", compare_lines);
   }
   if (!problem.empty()) fail<ValueError>("DataParallel: {}", problem);
   if (group_.size() == 1) return;

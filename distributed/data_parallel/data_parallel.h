@@ -16,15 +16,12 @@ class Reducer;
 struct DataParallelOptions {
   double bucket_cap_mb = 25;   ///< How many MiB of gradients travel together at most.
   double first_bucket_mb = 1;  ///< Less for the first bucket, so that communication starts early.
-  /// Allows parameters that get no gradient, or one in several parts (weights shared with
-  /// recomputed blocks), different ones on every rank and in every step. This costs one small
-  /// collective more in each backward. Buckets do not wait for parameters that the loss does not
-  /// reach, except where the backward recomputes a block, calls other collectives of the group, or
+  /// Allows parameters that get no gradient, different ones on every rank and in every step. This
+  /// costs one small collective more in each backward. Buckets do not wait for parameters that the
+  /// loss does not reach, except where the backward calls other collectives of the group, or
   /// reaches leaves with other hooks: there they wait for the end of backward. Where devices wait
   /// for collectives (NCCL), collectives of other groups count too, such as those of SyncBatchNorm,
-  /// and then all buckets wait.
-  /// Without it, an unused parameter, or one whose gradient comes in parts on some ranks only, is
-  /// an error that names it.
+  /// and then all buckets wait. Without it, an unused parameter is an error that names it.
   bool find_unused_parameters = false;
   /// Lays out the buckets anew, once, in the order in which rank 0's first backward produced the
   /// gradients.
@@ -32,7 +29,8 @@ struct DataParallelOptions {
   /// How a bucket is summed over the ranks; by default an all-reduce in the gradients' dtype.
   CommunicationHook communication = {};
   /// Tells models of one architecture apart, such as the two discriminators of a CycleGAN. Ranks
-  /// that construct their DataParallel objects in another order are found by it alone.
+  /// that wrap modules in another order than they made them are found without it; for models whose
+  /// parameters belong to no module, the name alone tells.
   std::string name = {};
 };
 
@@ -88,8 +86,8 @@ class DataParallel {
   class NoSync {
    public:
     ~NoSync();
-    NoSync(const NoSync&) = delete;
-    NoSync& operator=(const NoSync&) = delete;
+    NoSync(NoSync&&) = default;
+    NoSync& operator=(NoSync&&) = delete;
 
    private:
     friend class DataParallel;

@@ -18,21 +18,6 @@ enum class Uneven {
   error,   ///< Every rank gets a DistributedError that names the ranks without samples.
 };
 
-/// What the gradients of a step are a mean over. The choice matters only where the ranks have
-/// different numbers of samples.
-enum class Divisor {
-  samples,       ///< The samples of all ranks: every sample has the same weight.
-  active_ranks,  ///< The ranks that have samples: the mean of their means.
-  world_size,    ///< All ranks, where those without samples count as zeros: steps become smaller as
-                 ///< ranks run out.
-};
-
-/// The choices of Join.
-struct JoinOptions {
-  Uneven uneven = Uneven::shadow;
-  Divisor divide_by = Divisor::samples;
-};
-
 /// Decides step by step whether to continue, and with which weight:
 ///
 ///   distributed::Join join(group);
@@ -49,8 +34,8 @@ struct JoinOptions {
 /// statistics stay as they are.
 class Join {
  public:
-  [[nodiscard]] explicit Join(ProcessGroup group, JoinOptions options = {})
-      : group_(std::move(group)), options_(options) {}
+  [[nodiscard]] explicit Join(ProcessGroup group, Uneven uneven = Uneven::shadow)
+      : group_(std::move(group)), uneven_(uneven) {}
 
   /// Begins a step for which this rank has `samples` samples. Returns whether the step is to be
   /// made, the same on every rank. This call is collective: one all-reduce of 16 bytes, none on a
@@ -61,21 +46,17 @@ class Join {
 
   /// The samples of all ranks.
   std::int64_t samples() const { return total_; }
-  /// The number of ranks that have samples.
-  int active_ranks() const { return active_; }
   /// The factor for the sum of this rank's losses with which DataParallel's mean over the ranks is
-  /// the mean that `divide_by` asks for. It applies to the sum, because the mean over an empty
-  /// batch is not a number.
+  /// the mean over the samples of all ranks; 0 where no rank has any. It applies to the sum,
+  /// because the mean over an empty batch is not a number.
   double weight() const { return weight_; }
 
  private:
-  double weight_of(std::int64_t samples) const;
   [[noreturn]] void throw_uneven(const std::vector<std::int64_t>& samples) const;
 
   ProcessGroup group_;
-  JoinOptions options_;
+  Uneven uneven_;
   std::int64_t steps_ = 0, total_ = 0;
-  int active_ = 0;
   double weight_ = 0;
 };
 

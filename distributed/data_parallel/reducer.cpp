@@ -37,12 +37,6 @@ void abort_on_error(const ProcessGroup& group, const Bucket& bucket, const Run& 
   }
 }
 
-// Returns the name of the collective for a late part of a gradient. Where only some ranks have such
-// a part, the others are at another collective, and the error for that shows this name.
-std::string late_call(const std::string& parameter) {
-  return "late gradient of " + parameter + "; if not on every rank, set find_unused_parameters";
-}
-
 std::int64_t optimizer_steps(const Tensor& parameter) {
   return parameter.meta()->optimizer_steps.load(std::memory_order_relaxed);
 }
@@ -93,9 +87,8 @@ void Reducer::lay_out_buckets(const std::vector<std::size_t>& order) {
   const auto bytes = [](double mb) { return saturating_cast<std::int64_t>(mb * 1024 * 1024); };
   StateDict layouts = parameters_;
   for (std::size_t p = 0; p < layouts.size() && !buckets_.empty(); ++p) layouts[p].second = view(p);
-  buckets_ = make_buckets(
-      layouts, order,
-      {.first_bytes = bytes(options_.first_bucket_mb), .cap_bytes = bytes(options_.bucket_cap_mb)});
+  buckets_ =
+      make_buckets(layouts, order, bytes(options_.first_bucket_mb), bytes(options_.bucket_cap_mb));
   for (std::size_t b = 0; b < buckets_.size(); ++b)
     for (std::size_t i = 0; i < buckets_[b].parameters.size(); ++i) {
       ParameterState& state = states_[buckets_[b].parameters[i]];
@@ -144,16 +137,7 @@ void Reducer::on_gradient(std::size_t parameter, Tensor& gradient) {
     begin_averaging();
     if (options_.find_unused_parameters) look_ahead();
   }
-  ParameterState& state = states_[parameter];
-  if (!state.arrived) {
-    keep_for_bucket(parameter, gradient);
-  } else {
-    // The late part stays beside the bucket, even where the bucket has not started here: on another
-    // rank, where gradients arrive in another order, it may have.
-    if (!state.late.defined()) state.late = zeros_like(view(parameter));
-    state.unused = false;
-    kernels::on(gradient.device()).elementwise.axpy(1.0 / group_.size(), gradient, state.late);
-  }
+  keep_for_bucket(parameter, gradient);
   gradient = {};
   if (!starts_at_end_) start_full_buckets();
 }
@@ -181,10 +165,12 @@ void Reducer::begin_averaging() {
 // Finds the parameters that the backward which has begun will not reach, and fills their places in
 // the buckets now. Ranks that use different parameters then start a bucket at different points of
 // the backward. So this rank does that only where nothing else in the backward may call a
-// collective whose order among the buckets counts: an operation, a recomputation, or a hook of
-// another DataParallel or of the user. docs/design/data_parallel.md says why that suffices.
+// collective whose order among the buckets counts: an operation, or a hook of another DataParallel
+// or of the user. docs/design/data_parallel.md says why that suffices.
 void Reducer::look_ahead() {
-  const bool any_order_counts = group_.capabilities().device_waits;
+  const bool any_order_counts = std::ranges::any_of(buckets_, [this](const Bucket& bucket) {
+    return group_.capabilities(bucket.flat.device()).device_waits;
+  });
   const void* const group = any_order_counts ? nullptr : group_.implementation().get();
   std::set<const void*> reached;
   std::size_t hooks = 0, own = 0;
@@ -285,7 +271,7 @@ void Reducer::synchronize() {
 // Ranks that fail for the same reason all call a barrier first, so that the group stays usable. A
 // rank that does not fail is at its next bucket instead; the error for that shows both sides.
 void Reducer::fail_together(const std::string& reason, const std::string& advice) const {
-  group_.barrier({.name = reason, .step = identity_, .of_model = true});
+  group_.refuse({.name = reason, .step = identity_, .of_model = true}, advice);
   fail<Error>("DataParallel: {} (rank {}): {}; the gradients of this step are lost", reason,
               group_.rank(), advice);
 }
@@ -306,7 +292,7 @@ void Reducer::fail_for_missing_gradients() const {
 // Finds a layer that the model has got since, such as a new head. Parameters without a hook that
 // are older were left out on purpose.
 void Reducer::check_new_parameters() const {
-  const Tensor& newest = autograd::newest_parameter_without_hook();
+  const Tensor newest = autograd::newest_parameter_without_hook();
   if (newest.defined() && newest.meta()->parameter_number > last_parameter_number_)
     fail_together(fmt::format("a parameter of shape {} was added after this DataParallel was made",
                               to_string(newest.shape())),
@@ -349,27 +335,15 @@ void Reducer::fill_missing_gradients(const std::set<const void*>& except) {
 void Reducer::average_gradients(bool ranks_may_differ) {
   fill_missing_gradients();
   start_full_buckets();
-  const auto count = static_cast<std::int64_t>(parameters_.size());
-  // For each parameter: whether it has a gradient, and whether a part of that came late.
-  const Tensor flags = empty({2, count}, {.dtype = uint8});
-  auto *used = flags.data<std::uint8_t>(), *late = used + count;
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    used[p] = !states_[p].unused;
-    late[p] = states_[p].late.defined();
-  }
+  const Tensor flags = empty({static_cast<std::int64_t>(parameters_.size())}, {.dtype = uint8});
+  auto* used = flags.data<std::uint8_t>();
+  for (std::size_t p = 0; p < parameters_.size(); ++p) used[p] = !states_[p].unused;
   if (ranks_may_differ)
     group_.all_reduce(flags, ReduceOp::max, call("which parameters have gradients")).wait();
   for (std::size_t b = 0; b < works_.size(); ++b)
     abort_on_error(group_, buckets_[b], [&] { works_[b].wait(); });
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    if (late[p]) {
-      Tensor& sum = states_[p].late;
-      if (!sum.defined()) sum = zeros_like(view(p));
-      group_.all_reduce(sum, ReduceOp::sum, call(late_call(parameters_[p].first))).wait();
-      view(p).add_(sum);
-    }
+  for (std::size_t p = 0; p < parameters_.size(); ++p)
     if (used[p]) parameters_[p].second.set_grad(view(p).detach());
-  }
   reset();
 }
 

@@ -4,11 +4,10 @@
 // order gradients arrive, so that every rank issues the same collectives. A callback at the end of
 // backward waits for them and gives every parameter its average.
 //
-// While a backward runs, a parameter whose gradient is in its bucket has no gradient of its own. If
-// more of it arrives in the same backward (weights shared with a recomputed block), that part is
-// kept beside the bucket, which may be on its way already, and is averaged at the end.
+// While a backward runs, a parameter whose gradient is in its bucket has no gradient of its own.
 #pragma once
 
+#include "../../autograd/node.h"
 #include "buckets.h"
 #include "data_parallel.h"
 
@@ -37,10 +36,9 @@ class Reducer {
   struct ParameterState {
     std::size_t bucket = 0;         ///< The bucket in which its gradient lies,
     std::size_t index = 0;          ///< and the index there.
-    bool arrived = false;           ///< The first part of its gradient has arrived.
-    Tensor gradient = {};           ///< That part, until it is copied into the bucket.
+    bool arrived = false;           ///< Its gradient has arrived.
+    Tensor gradient = {};           ///< Its gradient, until it is copied into the bucket.
     bool unused = false;            ///< This rank has no gradient for it, and contributes zeros.
-    Tensor late = {};               ///< What arrived after the first part of its gradient.
     std::int64_t steps_before = 0;  ///< The optimizer steps before this object.
   };
 
@@ -71,7 +69,7 @@ class Reducer {
 
   StateDict parameters_, frozen_;
   std::vector<ParameterState> states_;
-  std::vector<std::shared_ptr<void>> hooks_;  // their deleters remove the hooks from the leaves
+  std::vector<std::shared_ptr<void>> hooks_;  // each removes one from its leaf when it ends
   ProcessGroup group_;
   DataParallelOptions options_;
   std::vector<std::size_t> order_;  // of the parameters in the buckets

@@ -13,18 +13,10 @@
 namespace tutti::distributed {
 namespace {
 
-struct ArmedFault {
-  std::uint64_t id;
-  Fault fault;
-};
-struct Registry {
-  std::mutex mutex;
-  std::list<ArmedFault> faults;
-  std::uint64_t next_id = 1;
-};
-// The registry is never destroyed, because a process looks for faults while it exits, too.
-Registry& registry() {
-  static auto& all = *new Registry;
+std::mutex faults_mutex;
+// The armed faults are never destroyed, because a process looks for them while it exits, too.
+std::list<Fault>& armed_faults() {
+  static auto& all = *new std::list<Fault>;
   return all;
 }
 
@@ -106,22 +98,19 @@ void check(const Fault& fault) {
         "process in good order; use when=call");
 }
 
-std::uint64_t arm(Fault fault) {
+std::list<Fault>::iterator arm(Fault fault) {
   check(fault);
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  all.faults.push_back({all.next_id, std::move(fault)});
+  const std::lock_guard lock(faults_mutex);
   ++faults::armed;
-  return all.next_id++;
+  return armed_faults().insert(armed_faults().end(), std::move(fault));
 }
 
 // Returns copies of the faults that are due, so that they are carried out without the lock.
 std::vector<Fault> find_armed(Fault::Moment when, int rank, const std::string& group,
                               std::int64_t collective) {
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
+  const std::lock_guard lock(faults_mutex);
   std::vector<Fault> found;
-  for (const auto& [id, fault] : all.faults)
+  for (const Fault& fault : armed_faults())
     if (fault.when == when && fault.rank == rank && fault.group == group &&
         (!counts_collectives(when) || fault.collective == collective))
       found.push_back(fault);
@@ -139,12 +128,11 @@ std::vector<Fault> parse_faults(const std::string& text) {
   return faults;
 }
 
-InjectFault::InjectFault(Fault fault) : id_(arm(std::move(fault))) {}
+InjectFault::InjectFault(Fault fault) : armed_(arm(std::move(fault))) {}
 
 InjectFault::~InjectFault() {
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  std::erase_if(all.faults, [&](const ArmedFault& each) { return each.id == id_; });
+  const std::lock_guard lock(faults_mutex);
+  armed_faults().erase(armed_);
   --faults::armed;
 }
 

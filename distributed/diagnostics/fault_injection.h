@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <list>
 #include <string>
 #include <vector>
 
@@ -64,7 +65,7 @@ class InjectFault {
   InjectFault& operator=(const InjectFault&) = delete;
 
  private:
-  std::uint64_t id_;
+  std::list<Fault>::iterator armed_;
 };
 
 /// The functions that process groups and their backends call.

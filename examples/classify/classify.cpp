@@ -1,6 +1,7 @@
 // Says what pictures show: classify WEIGHTS PICTURE... [--top 5] [--bf16]
-// WEIGHTS is a safetensors file with a model card: of the trainer, of examples/finetune, or of
-// examples/import_torchvision.py. Errors are one line on standard error and exit status 2.
+// WEIGHTS is a safetensors file with a model card: of the trainer, also a checkpoint, of
+// examples/finetune, or of examples/import_torchvision.py. Errors are one line on standard error
+// and exit status 2.
 #include <tutti/tutti.h>
 
 #include <algorithm>
@@ -28,21 +29,19 @@ struct Arguments {
   bool bf16 = false;
 };
 
-std::int64_t positive_number(const std::string& text) {
-  const auto number = parse_number<std::int64_t>(text, 1);
-  if (!number)
-    throw ValueError("--top: expected a number of at least 1, got '" + excerpt(text) + "'");
-  return *number;
-}
-
 Arguments parse(const std::vector<std::string>& words) {
   Arguments arguments;
   std::vector<std::string> files;
+  const auto set_top = [&](const std::string& text) {
+    const auto number = parse_number<std::int64_t>(text, 1);
+    if (!number)
+      throw ValueError("--top: expected a number of at least 1, got '" + excerpt(text) + "'");
+    arguments.top = *number;
+  };
   for (std::size_t i = 0; i < words.size(); ++i) {
     if (words[i] == "--bf16") arguments.bf16 = true;
-    else if (words[i] == "--top" && i + 1 < words.size())
-      arguments.top = positive_number(words[++i]);
-    else if (words[i].starts_with("--top=")) arguments.top = positive_number(words[i].substr(6));
+    else if (words[i] == "--top" && i + 1 < words.size()) set_top(words[++i]);
+    else if (words[i].starts_with("--top=")) set_top(words[i].substr(6));
     else if (words[i].starts_with("--"))
       throw ValueError("expected --top NUMBER or --bf16, got '" + excerpt(words[i]) + "'");
     else files.push_back(words[i]);
@@ -75,8 +74,6 @@ int main(int argc, char** argv) try {
   if (std::ranges::count(words, "--help") > 0) return std::puts(usage) < 0;
   classify(parse(words));
 } catch (const std::exception& error) {
-  std::string line = error.what();
-  std::ranges::replace(line, '\n', ' ');
-  std::fprintf(stderr, "classify: %s\n", line.c_str());
+  std::fprintf(stderr, "classify: %s\n", escape_controls(error.what()).c_str());
   return 2;
 }

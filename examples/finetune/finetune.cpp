@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <filesystem>
 #include <future>
 #include <map>
 #include <mutex>
@@ -94,19 +95,22 @@ Outcome fine_tune(const Start& start, const Candidate& candidate, const std::sto
 
 using Flags = std::map<std::string, std::string>;
 
-Flags parse(const std::vector<std::string>& words) {
+Flags parse(std::vector<std::string> words) {
   Flags flags{{"--data", ""},
               {"--weights", ""},
               {"--out", "finetuned.safetensors"},
               {"--steps", "60"},
               {"--cancel-second-after", "0"}};
+  const bool overwrites = std::erase(words, "--overwrite") > 0;
   for (std::size_t i = 0; i < words.size(); i += 2) {
     if (!flags.contains(words[i]) || i + 1 == words.size())
       throw ValueError(
-          "usage: finetune [--data DIR] [--weights FILE] [--out FILE] [--steps N] "
+          "usage: finetune [--data DIR] [--weights FILE] [--out FILE] [--overwrite] [--steps N] "
           "[--cancel-second-after N]");
     flags[words[i]] = words[i + 1];
   }
+  if (!overwrites && std::filesystem::exists(flags["--out"]))
+    throw ValueError(flags["--out"] + " exists: --overwrite replaces it, --out names another file");
   return flags;
 }
 
@@ -198,8 +202,6 @@ void run(const Flags& flags) {
 int main(int argc, char** argv) try {
   run(parse({argv + 1, argv + argc}));
 } catch (const std::exception& error) {
-  std::string line = error.what();
-  std::ranges::replace(line, '\n', ' ');
-  std::fprintf(stderr, "finetune: %s\n", line.c_str());
+  std::fprintf(stderr, "finetune: %s\n", escape_controls(error.what()).c_str());
   return 2;
 }

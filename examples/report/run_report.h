@@ -8,7 +8,6 @@
 #include "../train/metrics.h"
 #include "../train/options.h"
 #include "../train/training_data.h"
-#include "../train/training_step.h"
 
 #include <optional>
 #include <string>
@@ -25,13 +24,12 @@ struct RunReport {
   RunLength length;
   const std::vector<Metrics>& rows;  ///< All so far. The last one ends an epoch.
   std::string headline;              ///< A sentence about the run.
-  TestDetails test;
-  std::vector<StepTimes> step_times;  ///< Of each rank, in the last epoch.
+  Tensor confusion;                  ///< Of the last test; see TestResult.
   std::optional<BatchNormCheck> batch_norm;
+  std::vector<std::int64_t> resumed = {};  ///< The steps after which the run was resumed.
 };
 
-/// Returns the page. Texts of the report may hold anything. Reads the test images of the
-/// predictions from the dataset once more; one that cannot be read is shown as a grey square.
+/// Returns the page. Texts of the report may hold anything.
 std::string to_html(const RunReport& report);
 
 }  // namespace tutti::examples

@@ -153,6 +153,7 @@ int main(int argc, char** argv) try {
   std::string folder, articles = "/usr/share/datasets/fashion-mnist";
   std::int64_t train = 2000, val = 200, size = 64;
   std::uint64_t seed = 1;
+  bool overwrites = false;
   const auto add_number = [&](const char* name, auto& value, int least, const char* help) {
     app.add_option(name, value, help)->capture_default_str()->check(CLI::Range(least, 1'000'000));
   };
@@ -162,7 +163,11 @@ int main(int argc, char** argv) try {
   add_number("--size", size, 8, "The smallest side of a scene in pixels");
   add_number("--seed", seed, 0, "Another number makes other scenes");
   app.add_option("--data", articles, "The folder of Fashion-MNIST")->capture_default_str();
+  app.add_flag("--overwrite", overwrites, "Replace files that exist");
   CLI11_PARSE(app, argc, argv);
+  for (const char* part : {"/train", "/val"})
+    if (std::error_code ignored; !overwrites && std::filesystem::exists(folder + part, ignored))
+      fail<ValueError>("{}{} exists: --overwrite replaces the files in it", folder, part);
   seed *= 4'000'000;
   write_folder(folder + "/train", *data::load_idx(articles, "train"), train, size, seed);
   write_folder(folder + "/val", *data::load_idx(articles, "t10k"), val, size, seed + 1);

@@ -1,8 +1,10 @@
-// Says what each pixel of pictures shows: segment WEIGHTS PICTURE... [--out FOLDER]
-// WEIGHTS is model.safetensors of train_segmentation. For each PICTURE it writes NAME-mask.png, the
-// classes, and NAME-overlay.png, the classes as colours over the picture, into FOLDER (default: the
-// present one), and prints how much of the picture each class covers. Errors are one line on
-// standard error and exit status 2.
+// Says what each pixel of pictures shows: segment WEIGHTS PICTURE... [--out FOLDER] [--overwrite]
+// WEIGHTS is model.safetensors or a checkpoint of train_segmentation. For each PICTURE it writes
+// NAME-mask.png, the classes, and NAME-overlay.png, the classes as colours over the picture, into
+// FOLDER (default: the present one), and prints how much of the picture each class covers. Pictures
+// of one name keep the folders that tell them apart. A file that exists is replaced with
+// --overwrite only. Errors are one line on standard error and exit status 2.
+#include "../train/evaluation.h"
 #include "../train/network.h"
 #include "png_file.h"
 
@@ -16,16 +18,67 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <set>
 using namespace tutti;
 using namespace tutti::examples;
 
 namespace {
 
+namespace fs = std::filesystem;
+
+constexpr const char* usage = "usage: segment WEIGHTS PICTURE... [--out FOLDER] [--overwrite]";
+
+// ---- Where results go
+
+// Returns the paths from the folder that all of them lie in.
+std::vector<fs::path> from_common_folder(std::vector<fs::path> paths) {
+  fs::path common = paths[0].parent_path();
+  for (const fs::path& path : paths) {
+    fs::path shared;
+    const fs::path folder = path.parent_path();
+    const auto end = std::ranges::mismatch(common, folder).in1;
+    for (auto part = common.begin(); part != end; ++part) shared /= *part;
+    common = shared;
+  }
+  for (fs::path& path : paths) path = path.lexically_relative(common);
+  return paths;
+}
+
+// Returns what the results of each picture begin with: names, which keep their folders where two
+// are equal, and then their endings, too.
+std::vector<fs::path> names_of_results(const std::vector<std::string>& pictures) {
+  const auto are_different = [](const std::vector<fs::path>& names) {
+    return std::set(names.begin(), names.end()).size() == names.size();
+  };
+  std::vector<fs::path> names, paths;
+  for (const std::string& picture : pictures) {
+    names.push_back(fs::path(picture).stem());
+    paths.push_back(fs::absolute(picture).lexically_normal());
+  }
+  if (are_different(names)) return names;
+  if (!are_different(paths)) {
+    std::ranges::sort(paths);
+    fail<ValueError>("{} is given twice", excerpt(std::ranges::adjacent_find(paths)->string()));
+  }
+  names = paths = from_common_folder(paths);
+  for (fs::path& name : names) name.replace_extension();
+  return are_different(names) ? names : paths;
+}
+
+void refuse_to_replace(const fs::path& file) {
+  std::error_code ignored;
+  if (fs::symlink_status(file, ignored).type() != fs::file_type::not_found)
+    fail<ValueError>("{} exists: --overwrite replaces it, --out names another folder",
+                     file.string());
+}
+
+// ---- Classes
+
 // Returns the network of a file's card, with its weights. The file itself tells what the card does
 // not: the width of a U-Net, and whether there is an auxiliary head.
 std::shared_ptr<nn::Layer> load_network(const std::string& path, nn::ModelCard& card) {
   Metadata metadata;
-  const StateDict weights = load_safetensors(path, &metadata);
+  const StateDict weights = nn::weights_of(load_safetensors(path, &metadata));
   card = nn::ModelCard::from_metadata(metadata);
   TrainOptions options = default_options(Task::segmentation);
   options.model = card.model;
@@ -43,13 +96,13 @@ std::shared_ptr<nn::Layer> load_network(const std::string& path, nn::ModelCard& 
   return net;
 }
 
-// Returns the class of each pixel, uint8 (height, width, 1).
+// Returns the class of each pixel, uint8 (height, width, 1); 255 where the network says none.
 Tensor classes_of(nn::Layer& net, const nn::ModelCard& card, const Tensor& picture) {
   const NoGrad no_grad;
   const Tensor input = data::normalize(picture, {card.mean.begin(), card.mean.end()},
                                        {card.std.begin(), card.std.end()},
                                        MemoryFormat::channels_last);
-  return argmax(net(input.unsqueeze(0)), 1).select(0, 0).unsqueeze(2).to(uint8);
+  return class_bytes(predicted_classes(net(input.unsqueeze(0))).select(0, 0).unsqueeze(2));
 }
 
 // Returns the picture with the colours of the classes over it; class 0 has none.
@@ -64,37 +117,53 @@ Tensor overlay(const Tensor& picture, const Tensor& classes) {
 }
 
 void print_shares(const std::string& file, const nn::ModelCard& card, const Tensor& classes) {
-  std::vector<std::int64_t> pixels(static_cast<std::size_t>(card.classes));
+  std::vector<std::int64_t> pixels(256);
   for (std::int64_t i = 0; i < classes.numel(); ++i) ++pixels[classes.data<std::uint8_t>()[i]];
-  std::printf("%s\n", file.c_str());
+  const auto name_of = [&](std::size_t c) {
+    if (static_cast<std::int64_t>(c) >= card.classes)
+      return std::string("no class: the network's numbers are not finite");
+    return card.class_names.empty() ? std::to_string(c) : card.class_names[c];
+  };
+  const int orientation = data::read_orientation(file);
+  std::printf("%s\n", escape_controls(file).c_str());
+  if (orientation != 1)
+    std::printf("  its EXIF orientation is %d: the results lie as the picture is shown\n",
+                orientation);
   for (std::size_t c = 0; c < pixels.size(); ++c)
     if (pixels[c] > 0)
-      std::printf(
-          "  %5.1f %%  %s\n",
-          100 * static_cast<double>(pixels[c]) / static_cast<double>(classes.numel()),
-          card.class_names.empty() ? std::to_string(c).c_str() : card.class_names[c].c_str());
+      std::printf("  %5.1f %%  %s\n",
+                  100 * static_cast<double>(pixels[c]) / static_cast<double>(classes.numel()),
+                  name_of(c).c_str());
 }
 
 void run(std::vector<std::string> words) {
-  std::filesystem::path folder = ".";
+  if (std::ranges::count(words, "--help") > 0) return static_cast<void>(std::puts(usage));
+  fs::path folder = ".";
   if (const auto flag = std::ranges::find(words, "--out"); words.end() - flag >= 2) {
     folder = flag[1];
     words.erase(flag, flag + 2);
   }
+  const bool overwrites = std::erase(words, "--overwrite") > 0;
   if (words.size() < 2 ||
       std::ranges::any_of(words, [](const auto& word) { return word.starts_with("--"); }))
-    fail<ValueError>("usage: segment WEIGHTS PICTURE... [--out FOLDER]");
+    fail<ValueError>(usage);
+  const std::vector<std::string> pictures(words.begin() + 1, words.end());
+  std::vector<std::string> results;
+  for (const fs::path& name : names_of_results(pictures)) {
+    results.push_back(folder / name);
+    for (const char* ending : {"-mask.png", "-overlay.png"})
+      if (!overwrites) refuse_to_replace(results.back() + ending);
+  }
   nn::ModelCard card;
   const auto net = load_network(words[0], card);
-  std::filesystem::create_directories(folder);
-  for (std::size_t i = 1; i < words.size(); ++i) {
+  for (std::size_t i = 0; i < pictures.size(); ++i) {
     const Tensor picture =
-        data::read_image(words[i], {.channels = static_cast<int>(card.channels)});
+        data::read_image(pictures[i], {.channels = static_cast<int>(card.channels)});
     const Tensor classes = classes_of(*net, card, picture);
-    const std::string name = folder / std::filesystem::path(words[i]).stem();
-    write_png(name + "-mask.png", classes);
-    write_png(name + "-overlay.png", overlay(picture, classes));
-    print_shares(words[i], card, classes);
+    fs::create_directories(fs::path(results[i]).parent_path());
+    write_png(results[i] + "-mask.png", classes);
+    write_png(results[i] + "-overlay.png", overlay(picture, classes));
+    print_shares(pictures[i], card, classes);
   }
 }
 

@@ -1,7 +1,6 @@
 #include "batch_norm_check.h"
 
 #include <tutti/autograd/grad_mode.h>
-#include <tutti/core/create.h>
 #include <tutti/core/trace.h>
 #include <tutti/nn/batch_norm/recompute_statistics.h>
 
@@ -11,33 +10,20 @@
 
 namespace tutti::examples {
 
-namespace {
-
-// The statistics are those of other batches than the ones that training sees next.
-data::DataLoader::Options with_own_order(data::DataLoader::Options options) {
-  options.sampler.seed += 1'000'003;
-  return options;
-}
-
-}  // namespace
-
-std::string to_string(const BatchNormCheck& check) {
+std::string describe(const BatchNormCheck& check, const char* score) {
   return fmt::format(
-      "batch normalisation, on {} training batches:\n{}test accuracy {:.4f} (loss {:.4f}) with "
-      "running statistics, {:.4f} (loss {:.4f}) with recomputed ones",
-      check.batches, check.report.to_string(), check.running.accuracy, check.running.loss,
-      check.recomputed.accuracy, check.recomputed.loss);
+      "batch normalisation, on {} training batches:\n{}{} {:.4f} (loss {:.4f}) with "
+      "running statistics, {:.4f} (loss {:.4f}) with recomputed ones (--recompute-statistics {})",
+      check.batches, check.report.to_string(), score, check.running.accuracy, check.running.loss,
+      check.recomputed.accuracy, check.recomputed.loss, check.batches);
 }
 
 StatisticsBatches::StatisticsBatches(std::shared_ptr<const data::Dataset> images,
                                      data::DataLoader::Options options, std::int64_t batches,
-                                     const ProcessGroup& group, Device device)
-    : loader_(std::move(images), with_own_order(std::move(options))), device_(device) {
-  const Tensor count = full({}, static_cast<double>(std::min(batches, loader_.batches_per_epoch())),
-                            {.dtype = int64});
-  group.all_reduce(count, distributed::ReduceOp::min, {.name = "statistics batches"}).wait();
-  count_ = count.item<std::int64_t>();
-}
+                                     Device device)
+    : loader_(std::move(images), std::move(options)),
+      device_(device),
+      count_(std::min(batches, loader_.batches_per_epoch())) {}
 
 void StatisticsBatches::run(nn::Layer& net, std::int64_t epoch) {
   const trace::Span span("statistics");

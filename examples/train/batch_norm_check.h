@@ -1,12 +1,12 @@
 // What --bn-report and --recompute-statistics do at the end of an epoch: forwards on training
 // batches, and a test with running and with recomputed statistics. The statistics themselves are
-// the library's (nn/batch_norm/report.h, recompute_statistics.h).
+// the library's (nn/batch_norm/report/report.h, recompute_statistics.h).
 #pragma once
 
 #include "evaluation.h"
 
 #include <tutti/data/loader.h>
-#include <tutti/nn/batch_norm/report.h>
+#include <tutti/nn/batch_norm/report/report.h>
 #include <tutti/nn/module.h>
 
 #include <cstdint>
@@ -24,16 +24,15 @@ struct BatchNormCheck {
   LossAndAccuracy running = {}, recomputed = {};
 };
 
-/// Returns the report and the figures as text of several lines.
-std::string to_string(const BatchNormCheck& check);
+/// Returns the report and the figures, score_name() of which is `score`, as text of several lines.
+std::string describe(const BatchNormCheck& check, const char* score);
 
 /// Forwards of a network on training batches, without gradients. Every rank runs the same number.
 class StatisticsBatches {
  public:
   /// `options` are those of the loader of training images. Takes at most `batches` of an epoch.
-  /// Collective: the ranks agree on a number of batches that all of them have.
   StatisticsBatches(std::shared_ptr<const data::Dataset> images, data::DataLoader::Options options,
-                    std::int64_t batches, const ProcessGroup& group, Device device);
+                    std::int64_t batches, Device device);
 
   /// Returns the number of global batches of one run.
   std::int64_t count() const { return count_; }

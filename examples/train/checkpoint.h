@@ -30,11 +30,11 @@ struct Checkpoint {
   StateDict plateau = {};  ///< The state of --schedule plateau; empty where there is none.
   StateDict ema = {};      ///< The averages of --ema; empty where there are none.
   Tensor random = {};  ///< int64 (ranks, 2): seed and position of each rank's default generator.
-  Tensor sums = {};    ///< float64 (ranks, 2): each rank's LossSums::sums().
+  Tensor sums = {};    ///< float64 (ranks, 3): each rank's LossSums::sums().
   std::int64_t samples = 0;  ///< The samples that `sums` counts, of all ranks.
   std::vector<Metrics> rows = {};
-  /// The data of the run, by the keys of data_metadata; empty in a checkpoint of an earlier
-  /// version.
+  std::vector<std::int64_t> resumed = {};  ///< The steps after which the run was resumed.
+  /// The data of the run, by the keys of data_metadata; empty where they have no description.
   Metadata data = {};
   /// The options of the run as JSON; save_checkpoint() sets them.
   std::string options = {};
@@ -51,7 +51,7 @@ void check_entries(const StateDict& from, const StateDict& own, const std::strin
 /// Returns OUT/checkpoint.safetensors.
 std::string checkpoint_path(const TrainOptions& options);
 
-/// Returns whether a file with these metadata is a checkpoint.
+/// Returns whether a file with these metadata is a checkpoint, of this version or an earlier one.
 bool is_checkpoint(const Metadata& metadata);
 
 /// Writes the file of the run folder, or one at another `path`. Only rank 0 calls it.
@@ -59,10 +59,9 @@ void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint,
                      const std::string& path = {});
 
 /// Reads the file of the run folder; returns nothing where there is none. Throws a CheckpointError
-/// of one line, which names the file and the entry, where an entry is missing, unknown, or has a
-/// shape, a dtype or a value that no run writes, and where the file comes from a run with other
-/// options. Whether the weights and the optimizer's state fit the network is checked by restore(),
-/// and whether another number of ranks can go on by check_ranks().
+/// of one line, which names the file and the entry, where an entry is missing, has a wrong shape
+/// or dtype, or numbers of steps that cannot be, and where the file comes from a run with other
+/// options. Whether the weights and the optimizer's state fit the network is checked by restore().
 std::optional<Checkpoint> load_checkpoint(const TrainOptions& options);
 
 /// Returns the name of the first tensor of the network, the optimizer or the averages that has a
@@ -78,29 +77,23 @@ std::optional<Checkpoint> broadcast_checkpoint(const std::optional<Checkpoint>& 
                                                const ProcessGroup& group);
 
 /// Returns the first difference between the data of a checkpoint and those of this run, which
-/// describe_data() has described; empty if they are the same, and for a checkpoint of an earlier
-/// version, which does not describe its data.
+/// describe_data() has described; empty if they are the same, and where `now` is.
 std::string other_data(const TrainOptions& options, const Checkpoint& from, const Metadata& now);
 
 /// Returns OUT/best.safetensors.
 std::string best_path(const TrainOptions& options);
 
-/// Writes best.safetensors if the last of `rows` has a better test accuracy than the weights in the
-/// file had, by its metadata. A test whose loss is not finite is never the best.
+/// Writes best.safetensors if the last of `rows` is the best_row() of them.
 void keep_best(const TrainOptions& options, const std::vector<Metrics>& rows,
                const StateDict& state, const Metadata& metadata);
-
-/// Returns the line for the screen that says what best.safetensors holds.
-std::string describe_best(const TrainOptions& options);
 
 /// Writes the checkpoint of the end of an epoch as OUT/checkpoint-epoch-NNNN.safetensors, and then
 /// removes those of epochs that are no longer among the last options.keep_last.
 void keep_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint, std::int64_t epoch);
 
-/// Throws a CheckpointError, which names the file and the entry, unless a run of this length can go
-/// on from the checkpoint: it has as many steps in an epoch, a row of metrics for the end of every
-/// epoch, and has not made more steps than the run is to make. Also where it stopped early and
-/// `options` have no patience, with which it would train on by accident.
+/// Throws a CheckpointError, which names the file, unless a run of this length can go on from the
+/// checkpoint: it has as many steps in an epoch, and has not made more steps than the run is to
+/// make.
 void check_length(const TrainOptions& options, const Checkpoint& from, const RunLength& length);
 
 /// Loads the weights, the optimizer and the loss scale of a checkpoint, and the averaged weights
@@ -109,13 +102,6 @@ void check_length(const TrainOptions& options, const Checkpoint& from, const Run
 /// what such a run saves: every tensor with its shape and dtype, and the options that the run has.
 void restore(const TrainOptions& options, const Checkpoint& from, nn::Module& net,
              Optimization& optimization, optim::ExponentialMovingAverage* ema);
-
-/// Throws a CheckpointError, which names the file, where a run of this length on `ranks` ranks
-/// cannot go on from the checkpoint. Only --sharded refuses another number of ranks: where the
-/// global batch would change, and in the middle of an epoch, where images would be lost or
-/// repeated.
-void check_ranks(const TrainOptions& options, const Checkpoint& from, const RunLength& length,
-                 int ranks);
 
 /// Returns the sums of losses and correct answers with which a rank goes on, float64 (2). Together
 /// the ranks go on with the sums of all ranks of the checkpoint. With as many ranks as before each
@@ -126,9 +112,5 @@ Tensor sums_of_rank(const Checkpoint& from, int rank, int ranks);
 /// or those of another rank where the run had fewer ranks. Images are not drawn from them, but with
 /// the numbers of epoch and image.
 Tensor random_of_rank(const Checkpoint& from, int rank);
-
-/// Returns what the user is told about another number of ranks: what stays, and what makes a
-/// difference to the numbers of the run; empty where the number is the same.
-std::string describe_other_ranks(const TrainOptions& options, const Checkpoint& from, int ranks);
 
 }  // namespace tutti::examples

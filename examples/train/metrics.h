@@ -1,10 +1,9 @@
-// Metrics, a row of metrics.jsonl, and what follows from the rows alone: the best epoch,
-// --patience, the means of an epoch, and the table in a checkpoint. Where the figures come from is
+// Metrics, a row of metrics.jsonl, and what follows from the rows alone: the best epoch, the
+// means of an epoch, and the table in a checkpoint. Where the figures come from is
 // evaluation.h's and training_step.h's business.
 #pragma once
 
 #include <tutti/core/tensor.h>
-#include <tutti/distributed/diagnostics/straggler_monitor.h>
 
 #include <cstdint>
 #include <optional>
@@ -30,8 +29,6 @@ struct Metrics {
   double data_waiting = 0;  ///< the part of the time in which rank 0 waited for training images
   std::optional<double> test_loss = {};
   std::optional<double> test_accuracy = {};
-  /// What the ranks waited for in the epoch; only in its last row, where there are several ranks.
-  std::optional<distributed::StragglerMonitor::Report> stragglers = {};
 };
 
 /// Returns the row with the best test accuracy, of several the first. A test whose loss is not
@@ -45,14 +42,6 @@ Metrics epoch_means(const std::vector<Metrics>& rows);
 /// Returns whether the rows end with the test results of this step.
 bool is_tested(const std::vector<Metrics>& rows, std::int64_t step);
 
-/// Returns whether the last row has test results and `patience` epochs, with it, have brought no
-/// better accuracy than one before. Never with a patience of 0.
-bool is_out_of_patience(const std::vector<Metrics>& rows, std::int64_t patience);
-
-/// Returns a line about the epochs of `rows` together: who held up the others for how long, and how
-/// long each rank waited. Empty where no epoch has a straggler report, as on one rank.
-std::string straggler_summary(const std::vector<Metrics>& rows);
-
 /// The number of columns of the table.
 constexpr std::int64_t metrics_columns = 9;
 
@@ -61,7 +50,7 @@ constexpr std::int64_t metrics_columns = 9;
 Tensor to_table(const std::vector<Metrics>& rows);
 
 /// Returns the rows of such a table, of a run that has made `step` steps. Throws a CheckpointError
-/// that names the row and the column for a number that no run writes.
+/// that names the row where steps or epochs do not rise up to it.
 std::vector<Metrics> rows_from_table(const Tensor& table, std::int64_t step);
 
 }  // namespace tutti::examples

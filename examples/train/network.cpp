@@ -5,13 +5,11 @@
 #include "trainer.h"
 #include "training_data.h"
 
-#include <tutti/core/did_you_mean.h>
 #include <tutti/core/excerpt.h>
 #include <tutti/distributed/agreement.h>
 #include <tutti/nn/freeze.h>
-#include <tutti/nn/linear.h>
-#include <tutti/nn/resnet.h>
-#include <tutti/nn/segmentation.h>
+#include <tutti/nn/models/resnet.h>
+#include <tutti/nn/models/segmentation.h>
 
 #include <fmt/ranges.h>
 #include <algorithm>
@@ -70,18 +68,11 @@ std::string path_of(const TrainOptions& options) {
       options.out);
 }
 
-// Reads a state dict, or the network's part of a checkpoint.
+// Reads a state dict, or of a checkpoint the weights that its run tests.
 WeightsFile read(const std::string& path) {
   WeightsFile file{.path = path};
-  const StateDict tensors = load_safetensors(path, &file.metadata);
-  if (!is_checkpoint(file.metadata)) {
-    file.tensors.insert(tensors.begin(), tensors.end());
-    return file;
-  }
-  // The averages of --ema, where there are any, are the weights that the run tests.
-  for (const std::string prefix : {"model.", "ema.average."})
-    for (const auto& [name, tensor] : tensors)
-      if (name.starts_with(prefix)) file.tensors[name.substr(prefix.size())] = tensor;
+  const StateDict weights = nn::weights_of(load_safetensors(path, &file.metadata));
+  file.tensors.insert(weights.begin(), weights.end());
   return file;
 }
 
@@ -97,47 +88,74 @@ void add_counters(Entries& tensors, const StateDict& own) {
     if (name.ends_with("num_batches_tracked")) tensors.emplace(name, tensor);
 }
 
-std::string text(const WeightsFile& file, const std::string& key) {
-  const auto found = file.metadata.find(key);
-  return found == file.metadata.end() ? "" : excerpt(found->second);
+// ---- Heads.
+
+template <class Tensors>
+bool has_layer(const Tensors& tensors, const std::string& prefix) {
+  return std::ranges::any_of(tensors, [&](const auto& e) { return e.first.starts_with(prefix); });
 }
 
-// ---- The head.
-
-struct Head {
-  std::string path;
-  nn::Linear* layer = nullptr;
-};
-
-Head find_head(nn::Module& net) {
-  Head head;
-  for (const auto& [path, module] : net.named_modules())
-    if (auto* const linear = dynamic_cast<nn::Linear*>(module)) head = {path, linear};
-  return head;
+template <class Tensors>
+void erase_layer(Tensors& tensors, const std::string& prefix) {
+  std::erase_if(tensors, [&](const auto& e) { return e.first.starts_with(prefix); });
 }
 
-// Returns the number of classes of the file's head if it differs from the network's in this number
-// and in nothing else; 0 otherwise.
-std::int64_t classes_of_other_head(const Entries& file, const Head& head) {
-  if (!head.layer || !file.contains(head.path + ".weight")) return 0;
-  const Shape own = head.layer->weight.shape(), shape = file.at(head.path + ".weight").shape();
-  if (shape.size() != 2 || shape[1] != own[1] || shape[0] == own[0]) return 0;
-  const auto bias = file.find(head.path + ".bias");
-  const bool has_bias = bias != file.end();
-  if (has_bias != head.layer->bias.defined()) return 0;
-  return has_bias && bias->second.shape() != Shape{shape[0]} ? 0 : shape[0];
+// Returns the number of classes for which the file has a layer, "head." for example, that the
+// network has for `classes`; 0 where the two differ in anything else, or not at all.
+std::int64_t classes_of_other_head(const Entries& file, const StateDict& own,
+                                   const std::string& prefix, std::int64_t classes) {
+  std::int64_t others = 0, count = 0;
+  for (const auto& [name, mine] : own) {
+    if (!name.starts_with(prefix)) continue;
+    const auto found = file.find(name);
+    if (found == file.end() || mine.rank() == 0 || mine.size(0) != classes) return 0;
+    Shape shape = found->second.shape();
+    if (shape.size() != mine.shape().size() || (others > 0 && shape[0] != others)) return 0;
+    others = shape[0];
+    shape[0] = classes;
+    if (shape != mine.shape()) return 0;
+    ++count;
+  }
+  const auto of_file = std::ranges::count_if(
+      file, [&](const auto& entry) { return entry.first.starts_with(prefix); });
+  return others != classes && of_file == count ? others : 0;
+}
+
+// Takes the heads for another number of classes from both, so that they stay as they are in the
+// network. Returns the text that says so.
+std::string drop_other_heads(Entries& file, StateDict& own, std::int64_t classes) {
+  std::vector<std::string> heads;
+  std::int64_t others = 0;
+  for (const auto& [name, tensor] : StateDict(own)) {
+    const std::string prefix = name.substr(0, name.rfind('.') + 1);
+    if (prefix.empty() || !has_layer(own, prefix)) continue;
+    const std::int64_t found = classes_of_other_head(file, own, prefix, classes);
+    if (found == 0 || (others > 0 && found != others)) continue;
+    others = found;
+    heads.push_back("'" + prefix.substr(0, prefix.size() - 1) + "'");
+    erase_layer(file, prefix);
+    erase_layer(own, prefix);
+  }
+  if (heads.empty()) return {};
+  const bool is_one = heads.size() == 1;
+  return fmt::format("; its head{} {} for {} classes {} replaced by {} for {}", is_one ? "" : "s",
+                     fmt::join(heads, ", "), others, is_one ? "is" : "are",
+                     is_one ? "a fresh one" : "fresh ones", classes);
+}
+
+// Takes an auxiliary head from the file or the network where the other has none. Returns the text
+// that says so.
+std::string drop_lone_auxiliary_head(Entries& file, StateDict& own) {
+  const std::string prefix = "aux_classifier.";
+  const bool in_file = has_layer(file, prefix), in_network = has_layer(own, prefix);
+  if (in_file == in_network) return {};
+  if (in_file) erase_layer(file, prefix);
+  else erase_layer(own, prefix);
+  return in_file ? "; its auxiliary head is left out (--auxiliary-loss 0.5 takes it)"
+                 : "; it has no auxiliary head: that of --auxiliary-loss is fresh";
 }
 
 // ---- What to say.
-
-std::string source_of(const WeightsFile& file) {
-  std::string source = text(file, "model");
-  if (const std::string dataset = text(file, "dataset"); !dataset.empty())
-    source += " on " + dataset;
-  if (const std::string step = text(file, "step"); !step.empty())
-    source += (source.empty() ? "step " : ", step ") + step;
-  return source.empty() ? file.path : fmt::format("{} ({})", file.path, source);
-}
 
 // Some programs keep the numbers of a card in float32.
 bool are_close(const std::vector<double>& a, const std::vector<double>& b) {
@@ -180,8 +198,7 @@ bool move_to_backbone(Entries& file, const nn::Module& net) {
 
 std::string load_weights(const TrainOptions& options, const TrainingData& data, nn::Module& net) {
   WeightsFile file = read(path_of(options));
-  const Head head = find_head(net);
-  std::string line = "weights from " + source_of(file);
+  std::string line = "weights from " + file.path;
   StateDict own = net.state_dict();
   remove_wrapper_prefix(file.tensors, own);
   const bool is_backbone = !options.test_only && move_to_backbone(file.tensors, net);
@@ -189,27 +206,23 @@ std::string load_weights(const TrainOptions& options, const TrainingData& data, 
     std::erase_if(own, [](const auto& entry) { return !entry.first.starts_with(backbone); });
     line += ", for the backbone";
   }
-  add_counters(file.tensors, own);
-  const std::int64_t classes = options.test_only ? 0 : classes_of_other_head(file.tensors, head);
-  if (classes > 0) {
-    const auto is_of_head = [&](const auto& e) { return e.first.starts_with(head.path + "."); };
-    std::erase_if(file.tensors, is_of_head);
-    std::erase_if(own, is_of_head);
-    line += fmt::format("; its head '{}' for {} classes is replaced by a fresh one for {}",
-                        head.path, classes, data.classes);
-  }
+  const std::size_t entries = own.size();
+  if (options.task == Task::segmentation) line += drop_lone_auxiliary_head(file.tensors, own);
+  add_counters(file.tensors, own);  // after the heads, so that no head seems to be in the file
+  if (!options.test_only) line += drop_other_heads(file.tensors, own, data.classes);
   try {
     check_entries({file.tensors.begin(), file.tensors.end()}, own, "",
                   [](const Tensor& given, const Tensor& mine) {
                     return is_floating(given.dtype()) == is_floating(mine.dtype());
                   });
   } catch (const CheckpointError& error) {
-    const std::string model = text(file, "model");
+    const std::string model = excerpt(file.metadata["model"]);
     fail<CheckpointError>("cannot use the weights {}: {}; this run is of {}{}", file.path,
                           error.what(), options.model,
                           model.empty() ? "" : ", the file says " + model);
   }
-  net.load_state_dict({file.tensors.begin(), file.tensors.end()}, classes == 0 && !is_backbone);
+  net.load_state_dict({file.tensors.begin(), file.tensors.end()},
+                      !is_backbone && own.size() == entries);
   return line + differences(file, model_card(options, data));
 }
 
@@ -235,37 +248,11 @@ void check_start(const TrainOptions& options, const TrainingData& data, bool res
 
 // ---- frozen layers
 
-namespace {
-
-// Returns patterns and paths that a user may have meant, those of whole layers first.
-std::vector<std::string> known_patterns(const nn::Module& net) {
-  std::vector<std::string> known;
-  for (const auto& [path, module] : net.named_modules())
-    if (!path.empty() && !module->named_parameters().empty()) known.push_back(path + ".*");
-  for (const auto& [path, parameter] : net.named_parameters()) known.push_back(path);
-  return known;
-}
-
-[[noreturn]] void refuse(const nn::Module& net, const std::string& pattern) {
-  std::vector<std::string> parts;
-  std::string meant;
-  for (const auto& [name, child] : net.children())
-    if (!child->named_parameters().empty()) parts.push_back(name + ".*");
-  for (const auto& [path, module] : net.named_modules())
-    if (path == pattern) meant = " (did you mean '" + path + ".*'?)";
-  if (meant.empty()) meant = did_you_mean(pattern, known_patterns(net));
-  fail<UsageError>(
-      "--freeze '{}' matches no layer and no parameter{}; the parts of the network are {}",
-      excerpt(pattern), meant, fmt::join(parts, ", "));
-}
-
-}  // namespace
-
 void freeze_layers(const TrainOptions& options, nn::Module& net) {
   for (const std::string& pattern : options.freeze) try {
       nn::freeze(net, pattern);
-    } catch (const ValueError&) {
-      refuse(net, pattern);
+    } catch (const ValueError& error) {
+      fail<UsageError>("--{}", error.what());  // it begins with "freeze"
     }
   if (trained_parameters(net).empty())
     fail<UsageError>(
@@ -273,12 +260,19 @@ void freeze_layers(const TrainOptions& options, nn::Module& net) {
         fmt::join(options.freeze, ","));
 }
 
+std::string grouped(std::int64_t number) {
+  std::string digits = std::to_string(number);
+  for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > 0; at -= 3)
+    digits.insert(static_cast<std::size_t>(at), ",");
+  return digits;
+}
+
 std::string describe_parameters(const nn::Module& net) {
   std::int64_t trained = 0;
   for (const Tensor& parameter : trained_parameters(net)) trained += parameter.numel();
   const std::int64_t all = net.parameter_count();
-  return fmt::format("{} parameters", all) +
-         (trained < all ? fmt::format(", {} of them trained", trained) : "");
+  return grouped(all) + " parameters" +
+         (trained < all ? fmt::format(", {} of them trained", grouped(trained)) : "");
 }
 
 std::vector<Tensor> trained_parameters(const nn::Module& net) {

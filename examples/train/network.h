@@ -25,11 +25,12 @@ std::shared_ptr<nn::Layer> make_network(const TrainOptions& options, const Train
 /// options.weights, or, with options.test_only and without it, model.safetensors or else the
 /// checkpoint of the run folder. It holds a state dict, or is a checkpoint.
 ///
-/// A head (the last Linear) for another number of classes stays as it is in `net`, and the line
-/// says so; with options.test_only it is an error. The weights of a ResNet go into the backbone of
-/// a segmentation network. Throws a CheckpointError of one line, which
-/// names the file and the entry, and changes nothing, where any other entry is missing, unknown, or
-/// of another shape or kind of numbers; and a UsageError where there is no file to test.
+/// Heads for another number of classes (layers whose entries differ in nothing else) stay as they
+/// are in `net`, and the line says so; with options.test_only they are an error. An auxiliary head
+/// that only the file or only `net` has is left alone. The weights of a ResNet go into the backbone
+/// of a segmentation network. Throws a CheckpointError of one line, which names the file and the
+/// entry, and changes nothing, where any other entry is missing, unknown, or of another shape or
+/// kind of numbers; and a UsageError where there is no file to test.
 std::string load_weights(const TrainOptions& options, const TrainingData& data, nn::Module& net);
 
 /// Calls load_weights() on rank 0, whose values DataParallel gives to the other ranks later.
@@ -43,11 +44,14 @@ std::string load_weights_on_rank_0(const TrainOptions& options, const TrainingDa
 /// checkpoint, and no other weights are read.
 void check_start(const TrainOptions& options, const TrainingData& data, bool resumes);
 
-/// Freezes what the patterns of options.freeze match (nn::freeze). Throws a UsageError that names
-/// the pattern and near names where one matches nothing, and one where nothing is left to train.
+/// Freezes what the patterns of options.freeze match (nn::freeze). Throws a UsageError where a
+/// pattern matches nothing, and where nothing is left to train.
 void freeze_layers(const TrainOptions& options, nn::Module& net);
 
-/// Returns "269722 parameters", or with frozen ones "269722 parameters, 650 of them trained".
+/// Returns a number of at least 0 with its digits in threes: "11,178,051".
+std::string grouped(std::int64_t number);
+
+/// Returns "269,722 parameters", or with frozen ones "269,722 parameters, 650 of them trained".
 std::string describe_parameters(const nn::Module& net);
 
 /// Returns the parameters that are not frozen.

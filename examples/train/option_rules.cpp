@@ -1,15 +1,17 @@
-// What no single flag of the trainer decides: the defaults that depend on other options, the
-// recipes, and which options go together. The table of the options and their ranges are in
-// options.cpp.
+// What no single flag of the trainer decides: the defaults that depend on other options, and which
+// options go together. The table of the options and their ranges are in options.cpp.
 #include "options.h"
 
 #include "network.h"
 #include "training_data.h"
 
-#include <fmt/format.h>
+#include <tutti/core/excerpt.h>
+
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 
 namespace tutti::examples {
 namespace {
@@ -35,28 +37,9 @@ void set_optimizer_defaults(TrainOptions& options, const FlagGiven& is_given) {
   if (o.name != "sgd") set(o.nesterov, false, "--nesterov", is_given);
 }
 
-// The usual recipe for ResNet-50 on ImageNet: the reference of PyTorch (references/classification:
-// 90 epochs of SGD with a momentum of 0.9 and a weight decay of 1e-4, a learning rate of 0.1 for a
-// batch of 256) with the warm-up of 5 epochs, the linear scaling of the rate with the batch and the
-// last normalisation of each block starting at 0 of Goyal et al., "Accurate, large minibatch SGD"
-// (2017), and with the cosine schedule, the label smoothing of 0.1 and no decay of normalisation
-// and biases of PyTorch's later reference. It averages no weights: where the rate falls to 0 the
-// last weights do as well.
-void apply_imagenet_recipe(TrainOptions& o, const FlagGiven& is_given) {
-  set(o.model, "resnet50", "--model", is_given);
-  set(o.epochs, 90, "--epochs", is_given);
-  set(o.batch_size, 256, "--batch-size", is_given);
-  if (o.optimizer.name == "sgd") {  // the numbers mean nothing to another optimizer
-    set(o.optimizer.lr, 0.1 * static_cast<double>(o.batch_size) / 256, "--lr", is_given);
-    set(o.optimizer.momentum, 0.9, "--momentum", is_given);
-    set(o.optimizer.nesterov, false, "--nesterov", is_given);
-    set(o.optimizer.weight_decay, 1e-4, "--weight-decay", is_given);
-  }
-  set(o.optimizer.norm_decay, false, "--norm-decay", is_given);
-  set(o.schedule.name, "cosine", "--schedule", is_given);
-  if (o.schedule.name != "one_cycle") set(o.schedule.warmup, 5, "--warmup", is_given);
-  set(o.augmentation.label_smoothing, 0.1, "--label-smoothing", is_given);
-  set(o.zero_init, true, "--zero-init", is_given);
+// A dataset of segmentation is called as its folder, which may be "folder".
+bool is_image_folder(const TrainOptions& o) {
+  return o.task == Task::classification && o.dataset == "folder";
 }
 
 // ---- Which options go together. A flag that would do nothing, or that contradicts another one, is
@@ -70,19 +53,14 @@ struct Rule {
 };
 
 std::vector<Rule> data_rules(const TrainOptions& o) {
-  constexpr int most_loaders = 2048;  // of this process; systems allow a few times as many threads
-  const bool is_folder = o.dataset == "folder";
+  const bool is_folder = is_image_folder(o), has_files = is_folder || o.task == Task::segmentation;
   return {
       {"--dataset", !is_folder || !o.data.empty(),
        "folder needs --data DIR, with pictures in DIR/train/CLASS and DIR/val/CLASS"},
       {"--image-size", is_folder,
        fmt::format("needs --dataset folder; {} has images of one size", o.dataset)},
-      {"--broken-files", is_folder, "needs --dataset folder"},
-      {"--check-files", is_folder && o.dry_run, "needs --dataset folder and --dry-run"},
-      {"--workers", o.ranks * o.workers <= most_loaders,
-       fmt::format("{} for each of {} ranks would be {} threads, more than {}", o.workers, o.ranks,
-                   o.ranks * o.workers, most_loaders)},
-      {"--uneven", o.sharded, "needs --sharded: else every rank has its part of each batch"},
+      {"--check-files", o.dry_run, "needs --dry-run"},
+      {"--check-files", has_files, "needs --dataset folder"},
       {"--accumulate", o.accumulate * o.ranks <= o.batch_size,
        fmt::format("{} needs an image of each rank in each part: --batch-size is {}", o.accumulate,
                    o.batch_size)},
@@ -91,12 +69,12 @@ std::vector<Rule> data_rules(const TrainOptions& o) {
 
 std::vector<Rule> optimizer_rules(const TrainOptions& o) {
   const std::string& name = o.optimizer.name;
-  const bool has_momentum = o.optimizer.momentum > 0 || o.schedule.name == "one_cycle";
   return {
       {"--momentum", name == "sgd" || name == "lars",
        fmt::format("needs --optimizer sgd or lars, not {}", name)},
       {"--nesterov", name == "sgd", fmt::format("needs --optimizer sgd, not {}", name)},
-      {"--nesterov", has_momentum || !o.optimizer.nesterov, "needs a --momentum above 0"},
+      {"--nesterov", o.optimizer.momentum > 0 || !o.optimizer.nesterov,
+       "needs a --momentum above 0"},
       {"--norm-decay", o.optimizer.weight_decay > 0 || name == "lars",
        "(and --no-norm-decay) needs a --weight-decay above 0"},
   };
@@ -104,10 +82,13 @@ std::vector<Rule> optimizer_rules(const TrainOptions& o) {
 
 std::vector<Rule> schedule_rules(const TrainOptions& o) {
   const ScheduleOptions& s = o.schedule;
-  const bool is_short = s.warmup < o.epochs, is_steps = s.name == "steps";
+  const bool is_steps = s.name == "steps";
   return {
       {"--schedule", !is_steps || !s.milestones.empty(), "steps needs --milestones EPOCH,EPOCH"},
       {"--milestones", is_steps, fmt::format("needs --schedule steps, not {}", s.name)},
+      {"--milestones",
+       std::ranges::adjacent_find(s.milestones, std::greater_equal()) == s.milestones.end(),
+       fmt::format("must rise, as in 30,60,80; got {}", fmt::join(s.milestones, ","))},
       {"--milestones", std::ranges::all_of(s.milestones, [&](auto m) { return m > s.warmup; }),
        fmt::format("must lie behind the {} epochs of --warmup", s.warmup)},
       {"--milestones", s.milestones.empty() || s.milestones.back() < o.epochs,
@@ -118,10 +99,8 @@ std::vector<Rule> schedule_rules(const TrainOptions& o) {
        fmt::format("needs --schedule plateau, not {}", s.name)},
       {"--warmup", s.name != "one_cycle",
        "does not go with --schedule one_cycle, which has its own"},
-      {"--warmup", is_short, fmt::format("{} must be less than --epochs {}", s.warmup, o.epochs)},
-      {"--recipe", is_short,
-       fmt::format("{} warms up for {} epochs, but --epochs is {}: give a shorter --warmup, too",
-                   o.recipe, s.warmup, o.epochs)},
+      {"--warmup", s.warmup < o.epochs,
+       fmt::format("{} must be less than --epochs {}", s.warmup, o.epochs)},
   };
 }
 
@@ -139,9 +118,7 @@ std::vector<Rule> run_rules(const TrainOptions& o) {
        "records steps of one backward pass: leave out --accumulate"},
       {"--allow-tf32", !o.device.is_cpu(), "needs --device cuda"},
       {"--autotune", !o.device.is_cpu(), "needs --device cuda"},
-      {"--sync-bn-scope", o.sync_bn,
-       fmt::format("has no effect with {}: leave out one of the two",
-                   o.task == Task::segmentation ? "--batch-norm local" : "--no-sync-bn")},
+      {"--sync-bn-scope", o.sync_bn, "has no effect with --no-sync-bn: leave out one of the two"},
       {"--resume", !o.overwrite,
        "goes on with the run that --overwrite removes: use one of the two"},
   };
@@ -172,18 +149,16 @@ void check_rules(const TrainOptions& options, const FlagGiven& is_given) {
 
 void complete(TrainOptions& o, const FlagGiven& is_given) {
   set_optimizer_defaults(o, is_given);
-  if (!o.recipe.empty()) apply_imagenet_recipe(o, is_given);
   check_rules(o, is_given);
-  if (!is_given("--cuda-graph"))
-    o.cuda_graph = o.device.is_cuda() && o.accumulate == 1 && !o.sharded;
+  if (!is_given("--cuda-graph")) o.cuda_graph = o.device.is_cuda() && o.accumulate == 1;
   if (o.task == Task::segmentation) {
     if (o.data.empty()) fail<UsageError>("--data DIR is missing; --help explains the flags");
     const std::filesystem::path folder = std::filesystem::path(o.data) / "";
-    if (const auto name = folder.parent_path().filename(); !name.empty()) o.dataset = name;
+    if (const auto name = folder.parent_path().filename(); !name.empty()) o.dataset = to_utf8(name);
   }
-  const bool is_folder = o.dataset == "folder";
+  const bool is_folder = is_image_folder(o);
   if (is_folder && o.image_size == 0) o.image_size = 224;
-  if (is_folder && !is_given("--model") && o.recipe.empty()) o.model = "resnet18";
+  if (is_folder && !is_given("--model")) o.model = "resnet18";
   if (o.data.empty()) o.data = default_folder(o.dataset);
   if (o.out.empty()) o.out = "runs/" + o.dataset + "-" + o.model;
 }

@@ -2,6 +2,7 @@
 // and how JSON shows it. Only options.cpp, which has the table of the options, includes this file.
 #pragma once
 
+#include <tutti/core/device.h>
 #include <tutti/core/did_you_mean.h>
 #include <tutti/core/dtype.h>
 #include <tutti/core/error.h>
@@ -18,7 +19,7 @@
 #include <limits>
 #include <span>
 #include <string>
-#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -47,26 +48,31 @@ CLI::Validator in_range(Number low, Number high, const std::string& expected,
 }
 
 // The limits `most` are far above any use, and so low that a product of two does not overflow.
-inline CLI::Validator positive(std::int64_t most) {
-  return in_range<std::int64_t>(1, most, fmt::format("a positive whole number of at most {}", most),
-                                "POSITIVE");
+template <class Number>
+CLI::Validator between(Number low, Number high) {
+  return in_range(low, high, fmt::format("a number from {} to {}", low, high),
+                  fmt::format("in [{} - {}]", low, high));
 }
+inline CLI::Validator positive(std::int64_t most) { return between<std::int64_t>(1, most); }
 inline CLI::Validator positive() {
   return in_range(std::numeric_limits<double>::min(), std::numeric_limits<double>::max(),
                   "a positive number", "POSITIVE");
 }
-inline CLI::Validator not_negative() {
-  return in_range(0.0, std::numeric_limits<double>::max(), "a number of at least 0", "NONNEGATIVE");
+template <class Number = double>
+CLI::Validator not_negative() {
+  return in_range(
+      Number{0}, std::numeric_limits<Number>::max(),
+      std::is_integral_v<Number> ? "a whole number of at least 0" : "a number of at least 0",
+      "NONNEGATIVE");
 }
-template <class Number = std::int64_t>
-CLI::Validator not_negative_whole() {
-  return in_range(Number{0}, std::numeric_limits<Number>::max(), "a whole number of at least 0",
-                  "NONNEGATIVE");
-}
-template <class Number>
-CLI::Validator between(Number low, Number high) {
-  const std::string range = fmt::format("[{} - {}]", low, high);
-  return in_range(low, high, fmt::format("a number from {} to {}", low, high), "in " + range);
+
+// Returns what is wrong with a text that should be one of the words, with the one that is meant;
+// empty for one of them.
+inline std::string error_of_word(const std::string& text, const std::vector<std::string>& words) {
+  if (std::ranges::count(words, text) > 0) return {};
+  const std::span others(words.data(), words.size() - 1);
+  return fmt::format("expected {} or {}, got {}{}", fmt::join(others, ", "), words.back(), text,
+                     did_you_mean(text, words));
 }
 
 // ---- Values of options
@@ -82,6 +88,11 @@ Value plain(T& member, const CLI::Validator& range, bool shows_default = true) {
           .to_json = [&member] { return member; }};
 }
 inline Value path(std::string& member) { return plain(member, CLI::Validator(), false); }
+inline Value name_of(std::string& member, const std::vector<std::string>& names) {
+  return plain(
+      member,
+      CLI::Validator([=](const std::string& text) { return error_of_word(text, names); }, ""));
+}
 
 inline Value flag(bool& member) {
   return {.add = [&member](CLI::App& app, const std::string& flags,
@@ -89,125 +100,73 @@ inline Value flag(bool& member) {
           .to_json = [&member] { return member; }};
 }
 
-// A value whose text `parse` reads and `show` writes. A ValueError becomes the flag's error.
-template <class Parse>
-Value parsed(const Parse& parse, const std::function<std::string()>& show) {
+// A value that `set` makes from a text, and as which `show` shows the member. A ValueError of `set`
+// becomes the flag's error.
+template <class Set, class Show>
+Value converted(const Set& set, const Show& show) {
   return {.add =
               [=](CLI::App& app, const std::string& flags, const std::string& help) {
-                const auto read = [flags, parse](const std::string& text) {
+                const auto read = [set, flags](const std::string& text) {
                   try {
-                    parse(text);
+                    set(text);
                   } catch (const ValueError& error) {
                     throw CLI::ValidationError(flags, error.what());
                   }
                 };
-                return app.add_option_function<std::string>(flags, read, help)->default_str(show());
+                return app.add_option_function<std::string>(flags, read, help)
+                    ->default_str(fmt::format("{}", show()));
               },
           .to_json = show};
 }
 
 template <class T>
-using Words = std::vector<std::pair<std::string, T>>;
-
-// Returns the value of a word; the error lists the words, and suggests the one that is meant.
-template <class T>
-T value_of(const std::string& word, const Words<T>& words) {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : words) {
-    if (name == word) return value;
-    names.push_back(name);
-  }
-  const std::span others(names.data(), names.size() - 1);
-  fail<ValueError>("expected {} or {}, got {}{}", fmt::join(others, ", "), names.back(), word,
-                   did_you_mean(word, names));
-}
-
-template <class T>
-Value one_of(T& member, const Words<T>& words) {
-  const auto show = [words, &member] {
-    return std::ranges::find(words, member, &std::pair<std::string, T>::second)->first;
+Value one_of(T& member, const std::vector<std::pair<std::string, T>>& words) {
+  const auto set = [words, &member](const std::string& text) {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : words) names.push_back(name);
+    if (const std::string error = error_of_word(text, names); !error.empty())
+      throw ValueError(error);
+    member = std::ranges::find(words, text, &std::pair<std::string, T>::first)->second;
   };
-  return parsed([words, &member](const std::string& word) { member = value_of(word, words); },
-                show);
+  return converted(set, [words, &member] {
+    return std::ranges::find(words, member, &std::pair<std::string, T>::second)->first;
+  });
 }
 
-inline Value name_of(std::string& member, const std::vector<std::string>& names) {
-  return plain(member,
-               CLI::Validator(
-                   [=](const std::string& text) {
-                     return std::ranges::find(names, text) != names.end()
-                                ? ""
-                                : fmt::format("expected one of {}, got {}{}",
-                                              fmt::join(names, ", "), text,
-                                              did_you_mean(text, names));
-                   },
-                   ""),
-               !member.empty());
-}
-
-inline Value precision(DType& member) {
-  const Words<DType> words{
-      {"float32", float32}, {"bf16", bfloat16}, {"fp16", float16}, {"float64", float64}};
-  return parsed([words, &member](const std::string& word) { member = value_of(word, words); },
-                [&member] { return to_string(member); });
+inline Value device(Device& member) {
+  return converted([&member](const std::string& text) { member = Device::from_string(text); },
+                   [&member] { return to_string(member); });
 }
 
 inline Value seconds(std::chrono::milliseconds& member) {
-  const auto in_seconds = [&member] { return std::chrono::duration<double>(member).count(); };
-  return {.add =
-              [=, &member](CLI::App& app, const std::string& flags, const std::string& help) {
-                const auto set = [&member](double value) {
-                  member = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * value));
-                };
-                return app.add_option_function<double>(flags, set, help)
-                    ->check(between(0.1, 1e6))
-                    ->default_str(fmt::format("{}", in_seconds()));
-              },
-          .to_json = in_seconds};
+  const auto set = [&member](const std::string& text) {
+    const auto value = parse_number(text, 0.1, 1e6);
+    if (!value) fail<ValueError>("expected a number from 0.1 to 1000000, got {}", text);
+    member = std::chrono::milliseconds(static_cast<std::int64_t>(1000 * *value));
+  };
+  return converted(set, [&member] { return std::chrono::duration<double>(member).count(); });
 }
 
 // The ranks that share statistics: world, host, or a number of ranks.
 inline Value scope(std::string& member) {
-  return parsed(
-      [&member](const std::string& text) {
-        if (text == "world" || text == "host") member = text;
-        else if (const auto ranks = parse_number(text, 1)) member = std::to_string(*ranks);
-        else
-          fail<ValueError>("expected world, host or a number of ranks, got '{}'{}", text,
-                           did_you_mean(text, {"world", "host"}));
-      },
-      [&member] { return member; });
-}
-
-// Epochs in ascending order, as in 30,60,80.
-inline Value milestones(std::vector<std::int64_t>& member) {
-  const auto parse = [&member](const std::string& text) {
-    constexpr std::int64_t most = 1'000'000;  // as --epochs
-    std::vector<std::int64_t> epochs;
-    for (std::size_t begin = 0; begin <= text.size();) {
-      const std::size_t end = std::min(text.find(',', begin), text.size());
-      const auto epoch = parse_number(std::string_view(text).substr(begin, end - begin),
-                                      epochs.empty() ? 1 : epochs.back() + 1, most);
-      if (!epoch)
-        fail<ValueError>("expected ascending epochs of 1 to {} such as 30,60,80, got '{}'", most,
-                         text);
-      epochs.push_back(*epoch);
-      begin = end + 1;
-    }
-    member = epochs;
+  const auto set = [&member](const std::string& text) {
+    if (text != "world" && text != "host" && !parse_number(text, 1))
+      fail<ValueError>("expected world, host or a number of ranks, got '{}'{}", text,
+                       did_you_mean(text, {"world", "host"}));
+    member = text;
   };
-  Value value = parsed(parse, [] { return ""; });
-  value.to_json = [&member] { return member; };
-  return value;
+  return converted(set, [&member] { return member; });
 }
 
-// Patterns, separated by commas or by several flags.
-inline Value patterns(std::vector<std::string>& member) {
+// Values that are separated by commas or by several flags.
+template <class T>
+Value list(std::vector<T>& member, const CLI::Validator& check = CLI::Validator()) {
   return {.add =
-              [&member](CLI::App& app, const std::string& flags, const std::string& help) {
+              [=, &member](CLI::App& app, const std::string& flags, const std::string& help) {
                 return app.add_option(flags, member, help)
                     ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-                    ->delimiter(',');
+                    ->delimiter(',')
+                    ->check(check);
               },
           .to_json = [&member] { return fmt::format("{}", fmt::join(member, ",")); }};
 }

@@ -14,13 +14,14 @@
 #include <tutti/core/parallel.h>
 #include <tutti/core/version.h>
 #include <tutti/distributed/flight_recorder_file.h>
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/resnet.h>
 
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 
 namespace tutti::examples {
@@ -78,12 +79,6 @@ std::vector<Option> data_options(TrainOptions& o) {
       {"--image-size", plain(o.image_size, positive(4096), false), must_equal, always,
        "With --dataset folder, the pixels of a side that the network sees: of a random part of a "
        "picture in training, of the centre in tests (default: 224)"},
-      {"--broken-files",
-       one_of(o.broken_files,
-              {{"fatal", data::BrokenFiles::fatal}, {"replaced", data::BrokenFiles::replaced}}),
-       is_unchecked, always,
-       "With --dataset folder, pictures that cannot be decoded: fatal, or replaced by the next "
-       "one, counted and named at the end"},
       {"--check-files", flag(o.check_files), is_unsaved, always,
        "With --dry-run and --dataset folder, decode every picture and list those that are broken"},
       {"--model", name_of(o.model, nn::resnet_names()), must_equal, always,
@@ -93,8 +88,6 @@ std::vector<Option> data_options(TrainOptions& o) {
       {"--zero-init,!--no-zero-init", flag(o.zero_init), must_equal, training,
        "Begin with a weight of 0 in the last normalisation of each residual block, so that the "
        "block passes on its input, or with 1 (the default)"},
-      {"--workers", plain(o.workers, between(0, 256)), is_unchecked, always,
-       "Threads that load images for each rank; 0 loads between the steps"},
       {"--label-smoothing", plain(o.augmentation.label_smoothing, between(0.0, 1.0)), must_equal,
        training, "Share of the labels that all classes get alike, in training; 0 for none"},
       {"--mixup", plain(o.augmentation.mixup, not_negative()), must_equal, training,
@@ -113,6 +106,16 @@ std::vector<Option> segmentation_options(TrainOptions& o) {
       {"--data", path(o.data), is_unchecked, always,
        "Folder whose train/ and val/ have images/, masks/ (PNG files of equal names) and "
        "classes.txt"},
+      {"--mask-orientation",
+       one_of(s.mask_orientation, {{"by-size", data::MaskOrientation::by_size},
+                                   {"as-stored", data::MaskOrientation::as_stored},
+                                   {"as-shown", data::MaskOrientation::as_shown}}),
+       must_equal, always,
+       "How masks lie to pictures that EXIF data turn or mirror, where the sizes do not tell: "
+       "as-stored (drawn on the picture as its file stores it), as-shown (as programs show it), or "
+       "by-size (an error that names the picture)"},
+      {"--check-files", flag(o.check_files), is_unsaved, always,
+       "With --dry-run, read every picture and mask, and list those that cannot be used"},
       {"--model", name_of(o.model, segmentation_names()), must_equal, always,
        fmt::format("{}", fmt::join(segmentation_names(), ", "))},
       {"--width", plain(s.width, between<std::int64_t>(1, 1024)), must_equal, always,
@@ -126,16 +129,8 @@ std::vector<Option> segmentation_options(TrainOptions& o) {
        "Smallest factor by which training pictures are scaled before they are cropped"},
       {"--max-scale", plain(s.max_scale, between(0.01, 100.0)), must_equal, training,
        "Largest such factor"},
-      {"--rotation", plain(s.rotation, between(0.0, 180.0)), must_equal, training,
-       "Largest angle in degrees that training pictures are turned by, to either side"},
-      {"--color-jitter", plain(s.color, between(0.0, 1.0)), must_equal, training,
-       "Largest relative change of the brightness, contrast and saturation of training pictures"},
-      {"--workers", plain(o.workers, between(0, 256)), is_unchecked, always,
-       "Threads that load images for each rank; 0 loads between the steps"},
       {"--backbone-lr", plain(o.optimizer.backbone_lr, between(0.0, 1.0)), must_equal, training,
        "Learning rate of the backbone as a part of that of the heads, such as 0.1"},
-      {"--batch-norm", one_of(o.sync_bn, {{"sync", true}, {"local", false}}), must_equal, always,
-       "Batch normalisation over the global batch (sync), or over each rank's own part of it"},
   };
 }
 
@@ -143,10 +138,8 @@ std::vector<Option> length_options(TrainOptions& o) {
   return {
       {"--epochs", plain(o.epochs, positive(1'000'000)), may_change, training,
        "Passes over the training images"},
-      {"--max-steps", plain(o.max_steps, not_negative_whole()), may_change, training,
+      {"--max-steps", plain(o.max_steps, not_negative<std::int64_t>()), may_change, training,
        "Stop after this many steps, 0 for no limit; the schedule fits itself in"},
-      {"--patience", plain(o.patience, not_negative_whole()), may_change, training,
-       "Stop early after this many epochs without a better test accuracy; 0 for never"},
       {"--batch-size", plain(o.batch_size, positive(1 << 20)), must_equal, always,
        "Global batch: images per step over all ranks together"},
       {"--drop-last", flag(o.drop_last), must_equal, training,
@@ -161,17 +154,13 @@ std::vector<Option> length_options(TrainOptions& o) {
 std::vector<Option> optimizer_options(TrainOptions& all) {
   OptimizerOptions& o = all.optimizer;
   return {
-      {"--recipe", name_of(all.recipe, recipe_names()), is_unsaved, training,
-       "Set the flags that are not given to those of a known recipe: imagenet, for ResNet-50 "
-       "(docs/train.md)"},
       {"--optimizer", name_of(o.name, optimizer_names()), must_equal, training,
        "sgd, adam, adamw or lars"},
       {"--lr", plain(o.lr, positive(), false), may_change, training,
        fmt::format("Highest learning rate of the schedule (default: {}; 0.001 for adam and adamw)",
                    default_options(all.task).optimizer.lr)},
       {"--momentum", plain(o.momentum, between(0.0, 0.9999)), must_equal, training,
-       "Momentum of sgd and lars; with --schedule one_cycle 0 cycles it against the rate, 0.95 to "
-       "0.85 and back"},
+       "Momentum of sgd and lars"},
       {"--nesterov,!--no-nesterov", flag(o.nesterov), must_equal, training,
        "Nesterov's momentum in sgd (the default), or the plain one"},
       {"--weight-decay", plain(o.weight_decay, not_negative(), false), must_equal, training,
@@ -188,7 +177,7 @@ std::vector<Option> optimizer_options(TrainOptions& all) {
        must_equal, training,
        "Average the weights over the steps with this decay, such as 0.999; the averages are "
        "tested and saved; 0 for none"},
-      {"--seed", plain(all.seed, not_negative_whole<std::uint64_t>()), must_equal, always,
+      {"--seed", plain(all.seed, not_negative<std::uint64_t>()), must_equal, always,
        "Seed of the weights, the shuffling and the augmentation"},
   };
 }
@@ -199,38 +188,28 @@ std::vector<Option> schedule_options(ScheduleOptions& s) {
        "Learning rate over the run: one_cycle (up and down), cosine (down to 0), poly (down to 0, "
        "nearly in a line), steps (down by --gamma after each of --milestones), constant, or "
        "plateau (down by --gamma where the test loss stays)"},
-      {"--warmup",
-       plain(s.warmup,
-             in_range<std::int64_t>(0, 1'000'000, "a whole number of 0 to 1000000", "NONNEGATIVE")),
-       must_equal, training,
+      {"--warmup", plain(s.warmup, between<std::int64_t>(0, 1'000'000)), must_equal, training,
        "Epochs in which the rate rises from a hundredth to --lr, with every schedule but "
        "one_cycle"},
-      {"--milestones", milestones(s.milestones), must_equal, training,
+      {"--milestones", list(s.milestones, positive(1'000'000)), must_equal, training,
        "With --schedule steps, the epochs after which the rate falls, as in 30,60,80"},
       {"--gamma", plain(s.gamma, between(0.0, 0.9999)), must_equal, training,
        "With --schedule steps or plateau, the factor by which the rate falls"},
-      {"--plateau-patience", plain(s.plateau_patience, not_negative_whole()), must_equal, training,
+      {"--plateau-patience", plain(s.plateau_patience, not_negative<std::int64_t>()), must_equal,
+       training,
        "With --schedule plateau, the epochs without a better test loss that are accepted before "
        "the rate falls"},
   };
 }
 
 std::vector<Option> rank_options(TrainOptions& o) {
-  using distributed::Uneven;
   return {
       {"--ranks", plain(o.ranks, between(1, 1024)), is_unchecked, always,
        "Ranks that are threads of this process; leave at 1 under mpirun"},
       {"--threads", plain(o.threads, between(0, std::max(256, available_cores()))), is_unchecked,
        always, "Threads each rank computes with, 0 for its share of the cores"},
-      {"--sharded", flag(o.sharded), must_equal, training,
-       "Each rank trains on its own part of the images, in batches of its own, instead of on its "
-       "part of every global batch"},
-      {"--uneven",
-       one_of(o.uneven,
-              {{"shadow", Uneven::shadow}, {"stop", Uneven::stop}, {"error", Uneven::error}}),
-       must_equal, always,
-       "With --sharded, ranks whose images are used up before those of the others in an epoch: "
-       "shadow (go on with empty batches), stop (the epoch ends for all) or error"},
+      {"--workers", plain(o.workers, between(0, 256)), is_unchecked, always,
+       "Threads that load images for each rank; 0 loads between the steps"},
       {"--timeout", seconds(o.timeout), is_unchecked, always,
        "Seconds that a rank waits for the others, at the start and in every step, before all end "
        "with an error that names the absent ranks"},
@@ -245,8 +224,8 @@ std::vector<Option> batch_norm_options(TrainOptions& o) {
       {"--sync-bn-scope", scope(o.sync_bn_scope), must_equal, training,
        "The ranks that share the statistics of a batch: world (all), host (those of one host) or "
        "a number of ranks that follow each other; tests and files get the average of all"},
-      {"--recompute-statistics", plain(o.recompute_statistics, not_negative_whole()), must_equal,
-       training,
+      {"--recompute-statistics", plain(o.recompute_statistics, not_negative<std::int64_t>()),
+       must_equal, training,
        "Before each evaluation, replace the running averages of batch normalisation by the "
        "statistics of this many training batches; 0 for not"},
       {"--recompute-output", flag(o.recompute_output), is_unchecked, training,
@@ -260,19 +239,19 @@ std::vector<Option> batch_norm_options(TrainOptions& o) {
 
 std::vector<Option> device_options(TrainOptions& o) {
   return {
-      {"--precision", precision(o.precision), must_equal, always,
+      {"--precision",
+       one_of(o.precision,
+              {{"float32", float32}, {"bf16", bfloat16}, {"fp16", float16}, {"float64", float64}}),
+       must_equal, always,
        "float32; bf16: convolutions and matrix products in bfloat16, all else in float32; fp16: "
        "the same in float16, with loss scaling, on cuda only; or float64: plain reference code, "
        "slow"},
-      {"--device",
-       parsed([&o](const std::string& text) { o.device = Device::from_string(text); },
-              [&o] { return to_string(o.device); }),
-       is_unchecked, always,
+      {"--device", device(o.device), is_unchecked, always,
        "cpu, cuda or cuda:INDEX; with cuda, rank r takes device r of its host, and ranks share "
        "devices where there are fewer of them"},
       {"--cuda-graph,!--no-cuda-graph", flag(o.cuda_graph), must_equal, training,
        "With --device cuda, record a step, the optimizer included, once and replay it, which "
-       "costs the host one launch for each step (the default but for --accumulate and --sharded); "
+       "costs the host one launch for each step (the default but for --accumulate); "
        "where that cannot be done it says why and goes on without"},
       {"--allow-tf32", flag(o.allow_tf32), must_equal, always,
        "With --device cuda, let convolutions and matrix products in float32 round their inputs to "
@@ -280,10 +259,6 @@ std::vector<Option> device_options(TrainOptions& o) {
       {"--autotune", flag(o.autotune), must_equal, always,
        "With --device cuda, time several of cuDNN's algorithms at the first convolution of each "
        "shape and keep the fastest; two runs may then differ in their last bits"},
-      {"--memory-format",
-       one_of(o.memory_format, {{"channels_last", MemoryFormat::channels_last},
-                                {"contiguous", MemoryFormat::contiguous}}),
-       must_equal, always, "channels_last (fast) or contiguous"},
   };
 }
 
@@ -293,7 +268,7 @@ std::vector<Option> weights_options(TrainOptions& o) {
        "Begin with the weights of this safetensors file: of a run, of a checkpoint, or of "
        "import_torchvision.py; a head for another number of classes is replaced by a fresh one, "
        "and train_segmentation takes those of a ResNet for the backbone"},
-      {"--freeze", patterns(o.freeze), must_equal, training,
+      {"--freeze", list(o.freeze), must_equal, training,
        "Do not train what matches these patterns, as in 'conv1.*,bn1.*,layer1.*'; batch "
        "normalisation among it uses its running statistics; may be given several times"},
       {"--test-only", flag(o.test_only), is_unsaved, always,
@@ -301,7 +276,7 @@ std::vector<Option> weights_options(TrainOptions& o) {
        "test images, and exit without writing anything"},
       {"--keep-best", flag(o.keep_best), is_unchecked, training,
        "Keep the weights with the best test accuracy so far as best.safetensors"},
-      {"--keep-last", plain(o.keep_last, not_negative_whole()), is_unchecked, training,
+      {"--keep-last", plain(o.keep_last, not_negative<std::int64_t>()), is_unchecked, training,
        "Keep the checkpoints of this many last epochs, too, as checkpoint-epoch-NNNN.safetensors; "
        "0 for none"},
   };
@@ -311,7 +286,7 @@ std::vector<Option> output_options(TrainOptions& o) {
   return {
       {"--log-every", plain(o.log_every, positive(1'000'000'000)), is_unchecked, training,
        "Steps between two lines of metrics.jsonl"},
-      {"--checkpoint-every", plain(o.checkpoint_every, not_negative_whole()), is_unchecked,
+      {"--checkpoint-every", plain(o.checkpoint_every, not_negative<std::int64_t>()), is_unchecked,
        training,
        "Steps between two checkpoints in the run folder, beside those at the end of each epoch; 0 "
        "for none"},
@@ -324,8 +299,6 @@ std::vector<Option> output_options(TrainOptions& o) {
       {"--dry-run", flag(o.dry_run), is_unsaved, training,
        "Print the model, the length of the run, the memory of a rank and what it sends in a step, "
        "and exit without writing anything"},
-      {"--tensorboard", flag(o.tensorboard), is_unchecked, training,
-       "Write the metrics as event files into the run folder, too: tensorboard --logdir runs"},
       {"--trace", path(o.trace), is_unsaved, always,
        "Write a timeline of the run to this file, to be opened at ui.perfetto.dev; keep the run "
        "short: a step has hundreds of events"},
@@ -334,16 +307,8 @@ std::vector<Option> output_options(TrainOptions& o) {
   };
 }
 
-// Removes the options that mean nothing where each pixel has a class.
-void keep_those_of_segmentation(std::vector<OptionSection>& table) {
-  for (OptionSection& section : table)
-    std::erase_if(section.options, [](const Option& option) {
-      constexpr std::array others{"--recipe", "--sharded", "--uneven", "--sync-bn"};
-      return std::ranges::count(others, option.flag()) > 0;
-    });
-}
-
-std::vector<OptionSection> whole_table(TrainOptions& o) {
+// Returns the table of the options' task, whose values refer to `o`.
+std::vector<OptionSection> option_table(TrainOptions& o) {
   const bool segments = o.task == Task::segmentation;
   return {{"Data and model", segments ? segmentation_options(o) : data_options(o)},
           {"Length of the run", length_options(o)},
@@ -356,19 +321,13 @@ std::vector<OptionSection> whole_table(TrainOptions& o) {
           {"Run and output", output_options(o)}};
 }
 
-// Returns the table of the options' task, whose values refer to `o`.
-std::vector<OptionSection> option_table(TrainOptions& o) {
-  std::vector<OptionSection> table = whole_table(o);
-  if (o.task == Task::segmentation) keep_those_of_segmentation(table);
-  return table;
-}
-
 constexpr const char* exit_codes =
-    "Exit codes: 0 success (also a run that --patience ended), --help, --version, --dry-run or\n"
-    "--test-only; 1 a failure such as a full disk, a loss that is not finite or another rank that\n"
-    "failed; 2 a wrong flag, or data, weights or a checkpoint that cannot be used; 3 stopped by\n"
-    "SIGTERM, SIGINT, SIGUSR1 or SIGHUP, with a checkpoint: --resume goes on. A second signal ends "
-    "the program at once.";
+    "Exit codes: 0 success, --help, --version, --dry-run or --test-only; 1 a failure such as a "
+    "full\n"
+    "disk, a loss that is not finite or another rank that failed; 2 a wrong flag, or data, "
+    "weights\n"
+    "or a checkpoint that cannot be used; 3 stopped by SIGTERM, SIGINT, SIGUSR1 or SIGHUP, with a\n"
+    "checkpoint: --resume goes on. A second signal ends the program at once.";
 
 // Calls `use` with each option of the table.
 template <class Use>
@@ -424,11 +383,17 @@ Json chosen(TrainOptions o, const IsIn& is_in) {
   for_each_option(o, [&](const Option& option) {
     if (is_in(option.resume)) json[option.name()] = option.value.to_json();
   });
-  return json;
+  // Names of files may be any bytes; those that are not UTF-8 become U+FFFD.
+  return Json::parse(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 Json comparable(const TrainOptions& o) {
   return chosen(o, [](Resume r) { return r == Resume::must_equal || r == Resume::may_change; });
+}
+
+// Bytes that are not UTF-8, as the name of a file may have, become U+FFFD.
+std::string to_text(const Json& json, int indent = -1) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
 // Only simple values are shown, because a list may be nested too deep to be printed.
@@ -438,11 +403,6 @@ std::string shown(const Json& value) {
 }
 
 }  // namespace
-
-const std::vector<std::string>& recipe_names() {
-  static const std::vector<std::string> names{"imagenet"};
-  return names;
-}
 
 const char* program_name(Task task) {
   return task == Task::segmentation ? "train_segmentation" : "train_resnet";
@@ -454,6 +414,11 @@ const char* score_name(const TrainOptions& options) {
 
 const char* score_key(const TrainOptions& options) {
   return options.task == Task::segmentation ? "test_miou" : "test_accuracy";
+}
+
+std::string name_of_data(const TrainOptions& o) {
+  if (o.dataset != "folder" || o.data.empty()) return o.dataset;
+  return to_utf8(std::filesystem::absolute(o.data + "/.").parent_path().filename());
 }
 
 // Those of segmentation follow torchvision's references/segmentation.
@@ -472,7 +437,52 @@ TrainOptions default_options(Task task) {
   return o;
 }
 
-bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) {
+namespace {
+
+// Parses the words of a command line, of which the first is the program's name.
+void parse_words(CLI::App& app, const std::vector<std::string>& words) {
+  std::vector<const char*> argv;
+  for (const std::string& word : words) argv.push_back(word.c_str());
+  try {
+    app.parse(static_cast<int>(argv.size()), argv.data());
+  } catch (const CLI::ExtrasError&) {
+    refuse_unknown(app);
+  } catch (const CLI::CallForHelp&) {
+    throw;
+  } catch (const CLI::CallForVersion&) {
+    throw;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(std::string(error.what()) + "; --help explains the flags");
+  }
+}
+
+// Adds the flags of an old run that the command line does not give. A test of weights takes none of
+// training, and not the weights that the run began with.
+std::vector<std::string> with_saved_flags(std::vector<std::string> words, TrainOptions o,
+                                          const Json& saved) {
+  CLI::App app;
+  add_flags(app, o);
+  parse_words(app, words);
+  for (const auto& [flag, value] : saved.items())
+    if (o.resume && !app.get_option_no_throw(flag))
+      fail<UsageError>(
+          "config.json of the run has {} {}, which this version does not know: remove it there to "
+          "go "
+          "on without it",
+          excerpt(flag), excerpt(value.get<std::string>()));
+  for_each_option(o, [&](const Option& option) {
+    const std::string flag = option.flag();
+    const bool has_no_effect = o.test_only && (option.use == Use::training || flag == "--weights");
+    if (saved.contains(flag) && app[flag]->empty() && !has_no_effect)
+      words.push_back(flag + "=" + saved[flag].get<std::string>());
+  });
+  return words;
+}
+
+}  // namespace
+
+bool parse(int argc, const char* const* argv, TrainOptions& o, bool prints,
+           const std::string& saved_flags) {
   const std::string name = program_name(o.task);
   CLI::App app(
       fmt::format(
@@ -483,69 +493,110 @@ bool parse(int argc, const char* const* argv, TrainOptions& o, bool print_help) 
           o.task == Task::segmentation ? "network that classifies each pixel" : "ResNet", name),
       name);
   add_flags(app, o);
+  std::vector<std::string> words(argv, argv + argc);
+  const auto given = static_cast<std::ptrdiff_t>(words.size());
   try {
-    app.parse(argc, argv);
+    if (!saved_flags.empty()) words = with_saved_flags(words, o, Json::parse(saved_flags));
+    parse_words(app, words);
   } catch (const CLI::CallForHelp&) {
-    if (print_help) std::cout << app.help();
+    if (prints) std::cout << app.help();
     return false;
   } catch (const CLI::CallForVersion& version) {
-    if (print_help) std::cout << version.what();
+    if (prints) std::cout << version.what();
     return false;
-  } catch (const CLI::ExtrasError&) {
-    refuse_unknown(app);
-  } catch (const CLI::ParseError& error) {
-    throw UsageError(std::string(error.what()) + "; --help explains the flags");
   }
   const auto is_given = [&](const std::string& flag) {
     const CLI::Option* const option = app.get_option_no_throw(flag);  // null in the other program
     return option && option->count() > 0;
   };
+  for_each_option(o, [&](const Option& option) {
+    const std::string flag = option.flag();
+    if (option.resume == Resume::is_unsaved || flag == "--out" || !is_given(flag)) return;
+    const std::string value = fmt::format("{}", fmt::join(app[flag]->reduced_results(), ","));
+    if (value == to_utf8(value)) o.flags[flag] = value;  // JSON cannot hold other names of files
+  });
+  if (const std::vector<std::string> saved(words.begin() + given, words.end());
+      prints && !saved.empty())
+    std::cout << fmt::format("flags of {}/config.json: {}\n", o.out, fmt::join(saved, " "));
   check_test_only(o, is_given);
   complete(o, is_given);
   return true;
 }
 
-std::string to_json(const TrainOptions& o) {
-  return chosen(o, [](Resume r) { return r != Resume::is_unsaved; }).dump(2) + "\n";
+std::string flags_of_old_run(int argc, const char* const* argv, Task task, int processes) {
+  TrainOptions o = default_options(task);
+  try {
+    parse(argc, argv, o, false);
+  } catch (const Error&) {  // a flag that is missing may be one of the old run
+  }
+  const bool tests_other_weights = o.test_only && !o.weights.empty();
+  std::ifstream file(o.out + "/config.json");
+  if ((!o.resume && !o.test_only) || tests_other_weights || o.out.empty() || !file) return {};
+  const Json config = Json::parse(file, nullptr, false);
+  Json flags = config.is_object() ? config.value("flags", Json::object()) : Json();
+  if (!flags.is_object() ||
+      !std::ranges::all_of(flags, [](const Json& value) { return value.is_string(); }))
+    fail<UsageError>(
+        "cannot read the flags of the run from {}/config.json; remove that file and give them all "
+        "again",
+        o.out);
+  if (flags.empty()) return {};
+  if (processes > 1) flags.erase("--ranks");
+  flags["--out"] = o.out;  // which the flags of dataset and model would change
+  return to_text(flags);
 }
 
-std::string options_of_checkpoint(const TrainOptions& o) { return comparable(o).dump(); }
+std::string settings_of_ranks(TrainOptions o) {
+  o.data = o.out = "a folder";
+  for (std::string* file : {&o.weights, &o.trace})
+    if (!file->empty()) *file = "a file";
+  o.threads = o.workers = 0;
+  o.timeout = {};
+  if (o.device.is_cuda()) o.device = Device::cuda(0);
+  std::string lines = fmt::format("program = {}\n", program_name(o.task));
+  const Json options = chosen(o, [](Resume) { return true; });
+  for (const auto& [name, value] : options.items())
+    lines += fmt::format("{} = {}\n", name, value.is_string() ? shown(value) : to_text(value));
+  return lines;
+}
+
+std::string to_json(const TrainOptions& o) {
+  Json json = chosen(o, [](Resume r) { return r != Resume::is_unsaved; });
+  json["flags"] = o.flags;
+  return to_text(json, 2) + "\n";
+}
+
+std::string options_of_checkpoint(const TrainOptions& o) { return to_text(comparable(o)); }
 
 void check_same_options(const TrainOptions& options, const std::string& of_checkpoint) {
   const Json before = Json::parse(of_checkpoint, nullptr, false), now = comparable(options);
   if (!before.is_object()) fail<CheckpointError>("its options cannot be read");
-  TrainOptions o = options, defaults = default_options(o.task);
-  const Json by_default = comparable(defaults);
+  TrainOptions o = options;
   for_each_option(o, [&](const Option& option) {
     const std::string name = option.name();
     if (!now.contains(name)) return;
-    // Checkpoints of earlier versions do not name this option, and their runs had its default.
-    const Json& from = name == "drop_last" && !before.contains(name) ? by_default : before;
-    const bool goes_on = from.contains(name) &&
-                         (from[name] == now[name] ||
-                          (option.resume == Resume::may_change && from[name].is_number()));
+    const bool goes_on = before.contains(name) &&
+                         (before[name] == now[name] ||
+                          (option.resume == Resume::may_change && before[name].is_number()));
     if (!goes_on)
       fail<CheckpointError>("it is of a run with {} = {}, this one has {}", name,
-                            from.contains(name) ? shown(from[name]) : "nothing", shown(now[name]));
+                            before.contains(name) ? shown(before[name]) : "nothing",
+                            shown(now[name]));
   });
   for (const auto& [name, value] : before.items())
     if (!now.contains(name))
       fail<CheckpointError>("it is of a run with an option '{}', which is unknown", excerpt(name));
 }
 
-std::vector<ChangedOption> changed_options(const TrainOptions& options,
-                                           const std::string& of_checkpoint) {
+std::vector<std::string> changed_options(const TrainOptions& options,
+                                         const std::string& of_checkpoint) {
   const Json before = Json::parse(of_checkpoint),
              now = chosen(options, [](Resume r) { return r == Resume::may_change; });
-  std::vector<ChangedOption> changed;
+  std::vector<std::string> changed;
   for (const auto& [name, value] : now.items())
     if (before.at(name) != value)
-      changed.push_back({name, before.at(name).get<double>(), value.get<double>()});
+      changed.push_back(fmt::format("{} {} -> {}", name, before.at(name).dump(), value.dump()));
   return changed;
-}
-
-double option_before(const std::string& of_checkpoint, const std::string& name) {
-  return Json::parse(of_checkpoint).at(name).get<double>();
 }
 
 }  // namespace tutti::examples

@@ -4,12 +4,13 @@
 
 #include <tutti/core/dtype.h>
 #include <tutti/core/tensor.h>
-#include <tutti/data/image_folder.h>
-#include <tutti/distributed/data_parallel/join.h>
+#include <tutti/data/segmentation_folder.h>
+#include <tutti/distributed/process_group.h>
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -31,10 +32,8 @@ int run_program(int argc, char** argv, Task task);
 struct OptimizerOptions {
   std::string name = "sgd";  ///< sgd, adam, adamw or lars
   double lr = 0.1;           ///< the highest learning rate of the schedule
-  /// Of sgd and lars. With the one-cycle schedule 0 schedules it against the rate, from 0.95 down
-  /// to 0.85 and back.
-  double momentum = 0.9;
-  bool nesterov = true;  ///< Nesterov's momentum in sgd
+  double momentum = 0.9;     ///< of sgd and lars
+  bool nesterov = true;      ///< Nesterov's momentum in sgd
   double weight_decay = 5e-4;
   bool norm_decay = true;  ///< Weights of normalisation and biases decay, too.
   double clip_norm = 0;    ///< The largest norm of all gradients together; 0 for any.
@@ -64,10 +63,10 @@ struct AugmentationOptions {
 struct SegmentationOptions {
   std::int64_t crop = 256;                ///< the side of the squares that training sees
   double min_scale = 0.5, max_scale = 2;  ///< of images, before they are cropped
-  double rotation = 0;      ///< the largest angle in degrees that images are turned by
-  double color = 0;         ///< the largest change of brightness, contrast and saturation
   double auxiliary = 0;     ///< the weight of an auxiliary head's loss; 0 for no such head
   std::int64_t width = 64;  ///< the channels of a U-Net at full resolution
+  /// How masks lie to pictures that EXIF data turn, where the sizes do not tell.
+  data::MaskOrientation mask_orientation = data::MaskOrientation::by_size;
 };
 
 struct TrainOptions {
@@ -76,14 +75,11 @@ struct TrainOptions {
   std::string dataset = "fashion-mnist";
   std::string data;  ///< The folder of the data files; empty for the dataset's usual one.
   std::int64_t image_size = 0;  ///< of a folder: height and width that the network gets; else 0
-  data::BrokenFiles broken_files = data::BrokenFiles::fatal;  ///< what happens to them in a folder
   std::string model = "resnet20";
   /// The last normalisation of each residual block begins with a weight of 0.
   bool zero_init = false;
   std::int64_t epochs = 2;
-  std::int64_t max_steps = 0;  ///< The run stops after so many steps; 0 for no limit.
-  /// The run ends after so many epochs without a better test accuracy; 0 for never.
-  std::int64_t patience = 0;
+  std::int64_t max_steps = 0;     ///< The run stops after so many steps; 0 for no limit.
   std::int64_t batch_size = 128;  ///< The global batch, over all ranks.
   /// The last batch of an epoch is left out if it is not full.
   bool drop_last = false;
@@ -97,7 +93,6 @@ struct TrainOptions {
   OptimizerOptions optimizer = {};
   ScheduleOptions schedule = {};
   AugmentationOptions augmentation = {};
-  std::string recipe;  ///< Has set the options that no flag has set; empty for none.
   std::uint64_t seed = 0;
   std::string weights;              ///< The file that a new run begins with; empty for none.
   std::vector<std::string> freeze;  ///< Patterns of nn::freeze(): what does not train.
@@ -110,17 +105,12 @@ struct TrainOptions {
   /// Outputs of batch normalisation are computed again in backward instead of being kept.
   bool recompute_output = false;
   bool bn_report = false;  ///< The batch normalisation is examined at the end of each epoch.
-  /// Every rank has training images of its own, maybe more or fewer than the others.
-  bool sharded = false;
-  /// What happens when some ranks have used up their own images.
-  distributed::Uneven uneven = distributed::Uneven::shadow;
   /// float32 or float64; or bfloat16 or float16, through Autocast with float32 weights.
   DType precision = float32;
   Device device = {};
   bool cuda_graph = false;  ///< Steps are captured as a CUDA graph and replayed.
   bool allow_tf32 = false;  ///< Float32 products and convolutions may round inputs to TF32 (CUDA).
   bool autotune = false;    ///< The first convolutions of each shape time several plans (CUDA).
-  MemoryFormat memory_format = MemoryFormat::channels_last;
   std::int64_t log_every = 10;  ///< Steps between two rows of metrics.
   /// Steps between two checkpoints, in addition to those at the end of each epoch; 0 for none.
   std::int64_t checkpoint_every = 0;
@@ -134,9 +124,10 @@ struct TrainOptions {
   bool check_files = false;  ///< A dry run decodes every picture of a folder.
   /// The program tests weights instead of training.
   bool test_only = false;
-  bool tensorboard = false;  ///< The run folder gets event files for TensorBoard.
-  std::string trace;         ///< The file of a timeline; empty for none.
-  std::string out;           ///< The run folder; empty for runs/DATASET-MODEL.
+  std::string trace;  ///< The file of a timeline; empty for none.
+  std::string out;    ///< The run folder; empty for runs/DATASET-MODEL.
+  /// The flags that were given, with their values: config.json keeps them for --resume.
+  std::map<std::string, std::string> flags = {};
 };
 
 /// Returns the options of a program without flags.
@@ -156,16 +147,31 @@ inline std::int64_t labels_per_image(const TrainOptions& options) {
 const char* score_name(const TrainOptions& options);
 const char* score_key(const TrainOptions& options);
 
+/// Returns the name of the dataset, or of the user's own folder of pictures.
+std::string name_of_data(const TrainOptions& options);
+
 /// A wrong flag or value. The message is one line.
 class UsageError : public Error {
  public:
   using Error::Error;
 };
 
-/// Reads the command line into `options`, which are default_options() of a task. Returns false
-/// where help or the version was asked for, after printing it (if `print_help`). Throws a
-/// UsageError.
-bool parse(int argc, const char* const* argv, TrainOptions& options, bool print_help = true);
+/// Reads the command line into `options`, which are default_options() of a task. Flags that are not
+/// given come from `saved_flags`, what flags_of_old_run() has returned. Returns false where help or
+/// the version was asked for. With `prints` it prints these, and the flags that were not given.
+/// Throws a UsageError.
+bool parse(int argc, const char* const* argv, TrainOptions& options, bool prints = true,
+           const std::string& saved_flags = {});
+
+/// Returns the flags with which the run folder's run was started, as JSON text, where the command
+/// line has --resume or --test-only; empty where there is no such run. Those that mean another
+/// thing in this call are left out, such as --ranks where there are several processes. Throws a
+/// UsageError for a config.json that cannot be read. Only rank 0 needs to see the run folder.
+std::string flags_of_old_run(int argc, const char* const* argv, Task task, int processes);
+
+/// Returns all options that must be the same on every rank, as lines for
+/// distributed::check_same_on_ranks(). Folders, cores and devices are each host's own.
+std::string settings_of_ranks(TrainOptions options);
 
 /// Returns whether the command line has a flag, such as "--lr".
 using FlagGiven = std::function<bool(const std::string& flag)>;
@@ -173,9 +179,6 @@ using FlagGiven = std::function<bool(const std::string& flag)>;
 /// Fills in the defaults that depend on other options. Throws a UsageError that names a flag which
 /// would do nothing, or which contradicts another one.
 void complete(TrainOptions& options, const FlagGiven& is_given);
-
-/// Returns the names that --recipe takes.
-const std::vector<std::string>& recipe_names();
 
 /// Returns the options, with defaults filled in, as the JSON text that config.json holds.
 std::string to_json(const TrainOptions& options);
@@ -188,17 +191,9 @@ std::string options_of_checkpoint(const TrainOptions& options);
 /// run of a checkpoint with these options.
 void check_same_options(const TrainOptions& options, const std::string& of_checkpoint);
 
-/// An option that a resumed run has with another value than the run before.
-struct ChangedOption {
-  std::string name;
-  double before = 0, now = 0;
-};
-
-/// Returns the options with which `options` continue the run of a checkpoint in another way: some
-/// of epochs, max_steps, patience and lr.
-std::vector<ChangedOption> changed_options(const TrainOptions& options,
-                                           const std::string& of_checkpoint);
-/// Returns the value that the run of the checkpoint had for one of these options.
-double option_before(const std::string& of_checkpoint, const std::string& name);
+/// Returns lines such as "lr 0.1 -> 0.05" of the options, some of epochs, max_steps and lr, with
+/// which `options` continue the run of a checkpoint in another way.
+std::vector<std::string> changed_options(const TrainOptions& options,
+                                         const std::string& of_checkpoint);
 
 }  // namespace tutti::examples

@@ -1,11 +1,10 @@
 // Which device a rank computes on, and with how many threads.
-#include "evaluation.h"
 #include "run_folder.h"
 #include "trainer.h"
 
-#include <tutti/core/create.h>
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/core/parallel.h>
+#include <tutti/distributed/broadcast_text.h>
 
 #include <sched.h>
 #include <algorithm>
@@ -37,8 +36,7 @@ Device device_of_rank(const TrainOptions& options, int local_rank) {
 
 int threads_of_rank(const ProcessGroup& group) {
   const std::int64_t own = hash_of_cores();
-  const auto all =
-      to_vector<std::int64_t>(gather_from_ranks(tensor(std::vector{own}), group, "cores"));
+  const auto all = distributed::all_gather_numbers(group, {own}, {.name = "cores"});
   const auto sharing = static_cast<int>(std::ranges::count(all, own));
   return std::max(1, available_cores() / sharing);
 }

@@ -4,9 +4,10 @@
 
 #include "../report/dry_run.h"
 #include "checkpoint.h"
+#include "data_check.h"
 #include "network.h"
-#include "progress.h"
 #include "run_folder.h"
+#include "run_log.h"
 #include "trainer.h"
 #include "training_batches.h"
 
@@ -16,7 +17,7 @@
 #include <tutti/core/parallel.h>
 #include <tutti/core/trace.h>
 #include <tutti/distributed/agreement.h>
-#include <tutti/distributed/backends.h>
+#include <tutti/distributed/broadcast_text.h>
 #include <tutti/distributed/flight_recorder_file.h>
 
 #include <fcntl.h>
@@ -29,9 +30,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <optional>
-#include <string_view>
 
 namespace tutti::examples {
 namespace {
@@ -47,96 +49,63 @@ std::string quote(std::string_view argument) {
   return quoted + "'";
 }
 
-// Returns the launcher's part of a command line, which is empty where no launcher was used.
-std::string launcher_of(int processes) {
-  if (std::getenv("OMPI_COMM_WORLD_SIZE")) return fmt::format("mpirun -n {} ", processes);
-  return processes == 1 ? "" : fmt::format("(with the same launcher, {} processes) ", processes);
+// Returns the command that goes on with a run: its other flags are in the run folder. The
+// launcher's other arguments, such as host files, are not known to its processes.
+std::string resume_command(const char* program, const std::string& folder, int processes) {
+  const bool is_open_mpi = std::getenv("OMPI_COMM_WORLD_SIZE");
+  const std::string launcher =
+      is_open_mpi     ? fmt::format("mpirun -n {} ", processes)
+      : processes > 1 ? fmt::format("(with the same launcher, {} processes) ", processes)
+                      : "";
+  return fmt::format(
+      "{}{} --out {} --resume{}", launcher, quote(program), quote(folder),
+      launcher.empty() ? "" : "  (and the launcher's other flags, such as --hostfile)");
 }
 
-// Returns the program's own command line with --resume and without --overwrite, quoted for a shell.
-// Of processes of a launcher it says how to start them again, too. The launcher's other arguments,
-// such as host files, are not known to its processes.
-std::string resume_command(int argc, const char* const* argv, int processes) {
-  const std::string launcher = launcher_of(processes);
-  std::string command = launcher;
-  for (int i = 0; i < argc; ++i) {
-    const std::string_view argument = argv[i];
-    if (argument == "--resume" || argument == "--overwrite") continue;
-    command += quote(argument) + " ";
-  }
-  command += "--resume";
-  return launcher.empty() ? command
-                          : command + "  (and the launcher's other flags, such as --hostfile)";
+// Returns the file into which a process records its part of the trace (--trace).
+std::string trace_file(const std::string& path, const ProcessGroup& world, int rank) {
+  return world.size() == 1 ? path : path + ".rank" + std::to_string(rank);
 }
 
-// The trace of a run (--trace). Every process records a Profile, and rank 0 joins them into one
-// file at the end.
-class Timeline {
- public:
-  /// Starts to record. `world` is the group of the processes; ranks that are threads share the
-  /// recording of their process. Call this right after a barrier, because the clock of each
-  /// recording starts now.
-  Timeline(std::string path, ProcessGroup world)
-      : path_(std::move(path)),
-        world_(std::move(world)),
-        profile_(file_of(world_.rank()), world_.rank()) {}
+// Joins what all processes have recorded. Collective; where a rank never calls it, each process
+// leaves its own file.
+void finish_trace(trace::Profile& profile, const std::string& path, const ProcessGroup& world) {
+  profile.finish();
+  if (world.size() == 1) return;
+  world.barrier({.name = "timeline"});
+  std::vector<std::string> parts;
+  for (int r = 0; r < world.size(); ++r) parts.push_back(trace_file(path, world, r));
+  if (world.rank() == 0) trace::merge(parts, path);
+}
 
-  /// Writes `path`. This call is collective. Where a rank never makes it, each process leaves its
-  /// own file, `path`.rankN.
-  void finish() {
-    profile_.finish();
-    if (world_.size() == 1) return;
-    world_.barrier({.name = "timeline"});
-    std::vector<std::string> parts;
-    for (int r = 0; r < world_.size(); ++r) parts.push_back(file_of(r));
-    if (world_.rank() == 0) trace::merge(parts, path_);
-  }
+// Throws unless a file in the place of the trace is one itself, as an earlier run leaves it. A
+// device such as /dev/null holds nothing to lose.
+void check_trace(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored) || std::filesystem::is_empty(path, ignored))
+    return;
+  const std::string first = "[\n{\"name\":\"process_name\"";
+  std::string begin(first.size(), ' ');
+  std::ifstream(path).read(begin.data(), std::ssize(begin));
+  if (begin != first)
+    fail<UsageError>("--trace: {} is a file that is no timeline: name another one", path);
+}
 
- private:
-  std::string file_of(int rank) const {
-    return world_.size() == 1 ? path_ : path_ + ".rank" + std::to_string(rank);
-  }
-
-  std::string path_;
-  ProcessGroup world_;
-  trace::Profile profile_;
-};
-
-// Returns how long ranks wait for each other. The world exists before its ranks agree on what is
-// wrong with the flags, and then it has the default.
-std::chrono::milliseconds timeout_of(int argc, char** argv, Task task) {
+// Returns how long ranks wait for each other, and which device the first of a host has. The world
+// exists before its ranks agree on what is wrong with the flags, which prepare() reports.
+distributed::WorldOptions world_options(int argc, char** argv, Task task) {
   TrainOptions options = default_options(task);
   try {
-    parse(argc, argv, options, false);
-  } catch (const Error&) {
-    return ProcessGroup::default_timeout;  // prepare() reports it
-  }
-  return options.timeout;
+    parse(argc, argv, options, false, flags_of_old_run(argc, argv, task, 1));
+  } catch (const Error&) {}
+  return {.first_device = options.device.is_cuda() ? options.device.index() : 0,
+          .nccl = options.device.is_cuda(),
+          .timeout = options.timeout};
 }
 
 // Calls `call` in every process. If it throws in any, all fail with the error of the first one.
 void on_all_processes(const ProcessGroup& world, const std::function<void()>& call) {
   distributed::call_on_all_ranks(world, "start", call, exit_code_of);
-}
-
-// Returns whether each of this host's ranks can have a device of its own. NCCL needs that.
-bool one_device_each(const TrainOptions& options, int ranks_here) {
-  return options.device.is_cuda() && distributed::find_backend("nccl")->why_unavailable().empty() &&
-         options.device.index() + ranks_here <= cuda::device_count();
-}
-
-// Returns the group to train with: an NCCL group where all processes can have a device of their
-// own, else `world`.
-ProcessGroup training_group(const TrainOptions& options, const ProcessGroup& world) {
-  if (world.size() == 1 || !options.device.is_cuda() || world.capabilities().cuda_tensors)
-    return world;
-  const Tensor fit = full({}, one_device_each(options, world.local_rank() + 1), {.dtype = int64});
-  world.all_reduce(fit, distributed::ReduceOp::min, {.name = "a device for each rank"}).wait();
-  if (fit.item<int>() == 0) return world;
-  return ProcessGroup::from_environment(
-      {.backend = "nccl",
-       .device = device_of_rank(options, world.local_rank()).index(),
-       .timeout = options.timeout});
 }
 
 // What every rank needs before training; `is_wanted` is false where only help was asked for.
@@ -147,17 +116,36 @@ struct Job {
   TrainingData data = {};
 };
 
+// Reads the flags on every rank. Those of the run that --resume goes on with are in the run folder,
+// which only rank 0 needs to see.
+void read_flags(Job& job, int argc, char** argv, Task task, const ProcessGroup& world) {
+  TrainOptions& options = job.options;
+  std::string saved;
+  on_all_processes(world, [&] {
+    if (world.rank() == 0) saved = flags_of_old_run(argc, argv, task, world.size());
+  });
+  saved = distributed::broadcast_text(world, saved, "flags of the run");
+  on_all_processes(world, [&] {
+    job.is_wanted = parse(argc, argv, options, world.rank() == 0, saved);
+    if (job.is_wanted && options.ranks > 1 && world.size() > 1)
+      fail<UsageError>("--ranks {} and {} processes: use one of the two", options.ranks,
+                       world.size());
+  });
+  if (world.size() == 1) return;
+  on_all_processes(world, [&] {
+    distributed::check_same_on_ranks(world, "settings",
+                                     job.is_wanted ? settings_of_ranks(options) : "--help");
+  });
+}
+
 // Finds out what could go wrong before any rank begins: flags, device, run folder, checkpoint, and
 // last the data, which may take long to load.
 Job prepare(int argc, char** argv, Task task, const ProcessGroup& world) {
   Job job{.options = default_options(task)};
   TrainOptions& options = job.options;
+  read_flags(job, argc, argv, task, world);
+  if (!job.is_wanted) return job;
   on_all_processes(world, [&] {
-    job.is_wanted = parse(argc, argv, options, world.rank() == 0);
-    if (!job.is_wanted) return;
-    if (options.ranks > 1 && world.size() > 1)
-      fail<UsageError>("--ranks {} and {} processes: use one of the two", options.ranks,
-                       world.size());
     if (options.device.is_cuda()) try {
         empty({1}, {.device = options.device});  // throws, with the reason, where there is none
       } catch (const DeviceError& error) {
@@ -170,13 +158,22 @@ Job prepare(int argc, char** argv, Task task, const ProcessGroup& world) {
     std::optional<Checkpoint> from;
     if (world.rank() == 0 && options.resume) from = load_checkpoint(options);
     job.data = load_training_data(options);
+    const std::int64_t images = job.data.train->size();
+    if (images == 0) fail<DataError>("there are no training images");
+    if (steps_per_epoch(options, images) == 0)
+      fail<UsageError>(
+          "--drop-last leaves no batch of {} training images; give a --batch-size of "
+          "at most that",
+          images);
     const Metadata described = describe_data(options, job.data);  // throws what the end would throw
     if (const std::string other = from ? other_data(options, *from, described) : ""; !other.empty())
       refuse_checkpoint(options, other);
-    if (world.rank() == 0) check_start(options, job.data, from.has_value());
+    if (world.rank() != 0) return;
+    check_start(options, job.data, from.has_value());
+    check_smallest_test_picture(options, job.data);
+    if (writes) job.data.first_look = look_at_scenes(options, job.data, available_cores());
   });
-  if (job.is_wanted && world.size() > 1)
-    on_all_processes(world, [&] { expect_same_data(job.data, world); });
+  if (world.size() > 1) on_all_processes(world, [&] { expect_same_data(job.data, world); });
   return job;
 }
 
@@ -184,11 +181,17 @@ Job prepare(int argc, char** argv, Task task, const ProcessGroup& world) {
 // the processes of `world`.
 void call_on_ranks(const TrainOptions& options, const ProcessGroup& world,
                    const std::function<void(const ProcessGroup&)>& of_rank) {
-  if (options.ranks == 1) return of_rank(training_group(options, world));
-  // With NCCL thread r uses device r, so this works from device 0 only.
-  const bool use_nccl = one_device_each(options, options.ranks) && options.device.index() == 0;
-  distributed::run_ranks(options.ranks, of_rank,
-                         {.backend = use_nccl ? "nccl" : "local", .timeout = options.timeout});
+  const auto run = [&](const ProcessGroup& group) {
+    if (options.device.is_cuda() && group.size() > 1 && group.rank() == 0 &&
+        !group.why_staged().empty())
+      fmt::print("CUDA tensors pass through the host between ranks: {}\n", group.why_staged());
+    of_rank(group);
+  };
+  if (options.ranks == 1) return run(world);
+  distributed::run_ranks(options.ranks, run,
+                         {.timeout = options.timeout,
+                          .nccl = options.device.is_cuda(),
+                          .first_device = options.device.is_cuda() ? options.device.index() : 0});
 }
 
 // Returns whether the run was stopped before its end.
@@ -201,16 +204,9 @@ bool train_on_ranks(const TrainOptions& options, const TrainingData& data,
       distributed::catch_stop_signals(world.rank() == 0 ? text.c_str() : nullptr);
   std::atomic<bool> is_stopped = false;
   call_on_ranks(options, world, [&](const ProcessGroup& group) {
-    const TrainingData own = options.sharded ? shard(data, group.rank(), group.size()) : data;
-    if (train(options, own, group, stdout, &stop).is_stopped) is_stopped = true;
+    if (train(options, data, group, stdout, &stop).is_stopped) is_stopped = true;
   });
   return is_stopped;
-}
-
-void test_on_ranks(const TrainOptions& options, const TrainingData& data,
-                   const ProcessGroup& world) {
-  call_on_ranks(options, world,
-                [&](const ProcessGroup& group) { test_weights(options, data, group, stdout); });
 }
 
 // Ranks that fail write their last collectives into the run folder, unless the user has named
@@ -224,31 +220,42 @@ void record_flight(const Job& job) {
 int run(int argc, char** argv, Task task, const ProcessGroup& world) {
   const Job job = prepare(argc, argv, task, world);
   if (!job.is_wanted) return exit_success;
-  const auto check = [&](const ProcessGroup& group) {
-    check_batches(job.options, job.data, group);
-  };
-  if (job.options.ranks > 1)
-    distributed::run_ranks(job.options.ranks, check, {.timeout = job.options.timeout});
-  else if (!job.options.test_only) check(world);
+  if (const std::string found = distributed::launch_variables();
+      world.size() == 1 && job.options.ranks == 1 && !found.empty())
+    fmt::print("one process, alone: found {}\n", found);
   if (job.options.dry_run) {
     on_all_processes(world, [&] {
       const int ranks = std::max(job.options.ranks, world.size());
       if (world.rank() != 0) return;
       if (job.options.check_files) fmt::print("{}", check_files(job.data, available_cores()));
-      fmt::print("{}", describe_run(job.options, job.data, ranks));
+      fmt::print("{}", look_at_scenes(job.options, job.data, available_cores()));
+      try {
+        fmt::print("{}", describe_run(job.options, job.data, ranks));
+      } catch (const DataError& unusable) {
+        throw DataError(unusable.what() + advice_on_broken_files(unusable.what()));
+      }
     });
     return exit_success;
   }
-  std::optional<Timeline> timeline;  // its destructor writes the file, also where training fails
+  std::optional<trace::Profile>
+      timeline;  // its destructor writes the file, also where training fails
   world.barrier({.name = "start"});
   on_all_processes(world, [&] {
+    const std::string& trace = job.options.trace;
+    if (!trace.empty())
+      for (const std::string& file : {trace, trace_file(trace, world, world.rank())})
+        check_trace(file);
     if (job.lock && job.options.overwrite) job.lock->remove_old_run();
-    if (!job.options.trace.empty()) timeline.emplace(job.options.trace, world);
+    // The barrier before lets the clocks of all recordings begin at one time.
+    if (!trace.empty()) timeline.emplace(trace_file(trace, world, world.rank()), world.rank());
   });
   record_flight(job);
   bool is_stopped = false;
   try {
-    if (job.options.test_only) test_on_ranks(job.options, job.data, world);
+    if (job.options.test_only)
+      call_on_ranks(job.options, world, [&](const ProcessGroup& group) {
+        test_weights(job.options, job.data, group, stdout);
+      });
     else is_stopped = train_on_ranks(job.options, job.data, world);
   } catch (const ErrorOnAllRanks&) {
     throw;  // no rank waits for another
@@ -256,11 +263,12 @@ int run(int argc, char** argv, Task task, const ProcessGroup& world) {
     world.abort(error.what());  // the other ranks may be waiting for this one
     throw;
   }
-  if (timeline) timeline->finish();
+  if (timeline) finish_trace(*timeline, job.options.trace, world);
   if (!is_stopped) return exit_success;
   // A launcher that sees the first rank end may send a signal to the others.
   distributed::ignore_stop_signals();
-  if (world.rank() == 0) fmt::print("go on with  {}\n", resume_command(argc, argv, world.size()));
+  if (world.rank() == 0)
+    fmt::print("go on with  {}\n", resume_command(argv[0], job.options.out, world.size()));
   return exit_stopped;
 }
 
@@ -269,8 +277,8 @@ int run(int argc, char** argv, Task task, const ProcessGroup& world) {
 int report(const ProcessGroup& world, Task task, const std::exception& error) {
   const std::string rank = world.size() > 1 ? fmt::format(" (rank {})", world.rank()) : "";
   // After prepare() a DataError is that of a picture.
-  const std::string advice = dynamic_cast<const DataError*>(&error) ? advice_on_broken_files(task)
-                                                                    : "";
+  const std::string advice =
+      dynamic_cast<const DataError*>(&error) ? advice_on_broken_files(error.what()) : "";
   const std::string text =
       fmt::format("{}{}: {}{}\n", program_name(task), rank, escape_controls(error.what()), advice);
   std::fputs(text.c_str(), stderr);
@@ -296,7 +304,7 @@ int run_program(int argc, char** argv, Task task) {
   prepare_process();
   ProcessGroup world;
   try {
-    world = ProcessGroup::from_environment(timeout_of(argc, argv, task));
+    world = ProcessGroup::from_environment(world_options(argc, argv, task));
     const int exit_code = run(argc, argv, task, world);
     flush(stdout);
     return exit_code;

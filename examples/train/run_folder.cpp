@@ -35,12 +35,15 @@ struct RunFile {
   const char* pattern;
   bool is_result;
 };
-constexpr std::array run_files{
-    RunFile{"checkpoint.safetensors", true}, RunFile{"checkpoint-epoch-+([0-9]).safetensors", true},
-    RunFile{"best.safetensors", true},       RunFile{"model.safetensors", true},
-    RunFile{"metrics.jsonl", true},          RunFile{"config.json", false},
-    RunFile{"report.html", false},           RunFile{"events.out.tfevents.*", false},
-    RunFile{flight_recorders, false},        RunFile{lock_name, false}};
+constexpr std::array run_files{RunFile{"checkpoint.safetensors", true},
+                               RunFile{"checkpoint-epoch-+([0-9]).safetensors", true},
+                               RunFile{"best.safetensors", true},
+                               RunFile{"model.safetensors", true},
+                               RunFile{"metrics.jsonl", true},
+                               RunFile{"config.json", false},
+                               RunFile{"report.html", false},
+                               RunFile{flight_recorders, false},
+                               RunFile{lock_name, false}};
 
 const RunFile* find_run_file(const std::string& name) {
   const auto found = std::ranges::find_if(run_files, [&](const RunFile& f) {
@@ -92,6 +95,8 @@ RunFolderLock::RunFolderLock(const TrainOptions& options) : folder_(options.out)
   std::error_code error;
   fs::create_directories(folder_, error);
   if (error) fail_to_write(folder_, error.value());
+  is_of_a_run_ = fs::exists(folder_ + "/" + lock_name, error);
+  if (!is_of_a_run_) check_old_run(options);  // a folder that is refused stays without a lock
   lock();
   check_old_run(options);
   remove_dead_drafts(folder_);
@@ -122,7 +127,8 @@ void RunFolderLock::lock() {
 void RunFolderLock::check_old_run(const TrainOptions& options) const {
   std::vector<std::string> results;
   for (const fs::path& file : files_of_run(folder_))
-    if (is_result(file)) results.push_back(file.filename());
+    if (is_result(file) || (!is_of_a_run_ && file.filename() != lock_name))
+      results.push_back(file.filename());
   if (options.overwrite) refuse_to_remove(options.weights);
   if (results.empty() || options.overwrite) return;
   if (!options.resume)

@@ -23,7 +23,8 @@ class RunFolderLock {
   ///
   /// - where the folder cannot be made or written to (a FileError where that is the disk's fault),
   /// - where another program has locked it,
-  /// - where it holds results of another run and `options` ask neither to resume nor to overwrite,
+  /// - where it holds results of another run, or in a folder that no run has used files of the
+  ///   same names, and `options` ask neither to resume nor to overwrite,
   /// - where options.resume finds weights or kept checkpoints but no checkpoint.safetensors,
   /// - where options.overwrite would remove options.weights.
   explicit RunFolderLock(const TrainOptions& options);
@@ -40,6 +41,7 @@ class RunFolderLock {
 
   std::string folder_;
   FileDescriptor file_;
+  bool is_of_a_run_ = false;  // else files with the names of a run's are somebody else's
 };
 
 }  // namespace tutti::examples

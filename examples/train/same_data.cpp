@@ -1,10 +1,10 @@
 // What identifies the data of a run: numbers, classes and fingerprints of the images, by which
 // ranks, and a run and its resume, find out whether their data are the same.
-#include "evaluation.h"
 #include "training_data.h"
 
-#include <tutti/core/create.h>
+#include <tutti/core/excerpt.h>
 #include <tutti/core/hash.h>
+#include <tutti/distributed/agreement.h>
 
 #include <algorithm>
 
@@ -40,19 +40,6 @@ std::string fingerprint(const data::Dataset& images, bool are_files) {
   return fmt::format("{:016x}", hash.value());
 }
 
-// Returns a hash of the names of classes and of the fingerprints.
-std::uint64_t hash_of(const TrainingData& data) {
-  Hash64 hash;
-  for (const std::string& name : data.class_names) hash.add(name).add(std::uint64_t{name.size()});
-  for (const auto& [key, text] : data.images) hash.add(text);
-  return hash.value();
-}
-
-std::string describe(const std::int64_t* numbers) {
-  return fmt::format("{} training and {} test images of {} classes", numbers[0], numbers[1],
-                     numbers[2]);
-}
-
 }  // namespace
 
 Metadata describe_images(const TrainingData& data) {
@@ -70,24 +57,11 @@ Metadata describe_data(const TrainOptions& options, const TrainingData& data) {
 }
 
 void expect_same_data(const TrainingData& data, const ProcessGroup& group) {
-  constexpr std::int64_t count = 4;
-  const std::vector numbers{data.train->size(), data.test->size(), data.classes,
-                            static_cast<std::int64_t>(hash_of(data))};
-  const Tensor all = gather_from_ranks(tensor(numbers), group, "data");
-  const std::int64_t* const first = all.data<std::int64_t>();
-  for (int rank = 1; rank < group.size(); ++rank) {
-    const std::int64_t* const other = first + rank * count;
-    if (std::equal(first, first + count, other)) continue;
-    const std::string found = describe(first), found_there = describe(other);
-    if (found == found_there)
-      fail<DataError>(
-          "ranks 0 and {} both have {}, but other images, or other names of classes or files; give "
-          "all hosts "
-          "the same data",
-          rank, found);
-    fail<DataError>("rank 0 has {}, rank {} has {}; give all hosts the same data", found, rank,
-                    found_there);
-  }
+  std::string lines;
+  for (const auto& [key, text] : data.images) lines += fmt::format("{} = {}\n", key, text);
+  for (std::size_t c = 0; c < data.class_names.size(); ++c)
+    lines += fmt::format("class {} = {}\n", c, excerpt(data.class_names[c]));
+  distributed::check_same_on_ranks(group, "data", lines);
 }
 
 }  // namespace tutti::examples

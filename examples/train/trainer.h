@@ -16,7 +16,6 @@
 #include <tutti/data/loader.h>
 #include <tutti/distributed/agreement.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>
-#include <tutti/distributed/diagnostics/straggler_monitor.h>
 #include <tutti/optim/captured_step.h>
 #include <tutti/optim/exponential_moving_average.h>
 
@@ -37,17 +36,14 @@ using distributed::ErrorOnAllRanks;
 using distributed::StopRequest;
 
 /// Trains and evaluates a network. Every rank of `group` calls it with the same options, of which
-/// `ranks` is not read. The data are the same on every rank; with `options.sharded`, `data.train`
-/// is this rank's own. Rank 0 writes the run folder `options.out` (none where it is empty) and to
-/// `screen` (nothing where it is null). Throws an Error on every rank where the loss is no longer
-/// finite, and ErrorOnAllRanks where the checkpoint or the weights do not fit the run. Sets the
-/// calling thread's number of threads.
+/// `ranks` is not read, and the same data. Rank 0 writes the run folder `options.out` (none where
+/// it is empty) and to `screen` (nothing where it is null). Throws an Error on every rank where the
+/// loss is no longer finite, and ErrorOnAllRanks where the checkpoint or the weights do not fit the
+/// run. Sets the calling thread's number of threads.
 ///
 /// Where `stop` (on all ranks or on none) asks any rank to stop, all ranks write a checkpoint after
 /// the same step, at most one after that in which it asked (with NCCL ten), and return. An
-/// evaluation is finished first. With `stop`, and without NCCL, ranks also stop together, with a
-/// checkpoint and ErrorOnAllRanks, before a step for which one of them cannot load
-/// its images, unless it is the first of an epoch.
+/// evaluation is finished first.
 TrainResult train(const TrainOptions& options, const TrainingData& data, const ProcessGroup& group,
                   std::FILE* screen, const StopRequest* stop = nullptr);
 
@@ -86,6 +82,71 @@ Device device_of_rank(const TrainOptions& options, int local_rank);
 /// of ranks of `group` that may run on the same ones. This call is collective.
 int threads_of_rank(const ProcessGroup& group);
 
+/// What a run is given. All of it outlives the run.
+struct RunInputs {
+  const TrainOptions& options;
+  const TrainingData& data;
+  ProcessGroup group;
+  Device device;  ///< of this rank
+};
+
+/// The network that a run trains, and the line about the file of its first weights.
+struct FirstNetwork {
+  std::shared_ptr<nn::Layer> net;
+  std::string weights_line = {};
+};
+
+/// What makes the steps of a run: one step's work, or on a GPU its recording, and the sums of the
+/// steps since the last row of metrics.
+class StepRunner {
+ public:
+  StepRunner(const RunInputs& in, nn::Layer& net, DataParallel& data_parallel,
+             Optimization& optimization, optim::CapturedStep::Say say);
+  StepRunner(const StepRunner&) = delete;
+  StepRunner& operator=(const StepRunner&) = delete;
+
+  /// Makes a step on this rank's part of a global batch.
+  void run(const data::Batch& batch);
+  LossSums& sums() { return sums_; }
+
+ private:
+  LossSums sums_;
+  TrainingStep step_;
+  std::optional<optim::CapturedStep> captured_;  // on a GPU, unless the options say otherwise
+};
+
+/// The end of an epoch: what tests and examines the network.
+class EpochTest {
+ public:
+  EpochTest(const RunInputs& in, nn::Layer& net);
+
+  /// Tests the network on the test images. Collective.
+  LossAndAccuracy evaluate();
+  /// Examines its batch normalisation, for --bn-report. Collective.
+  const BatchNormCheck& check_batch_norm(std::int64_t epoch);
+  /// Replaces its running statistics, for --recompute-statistics. Collective.
+  void recompute_statistics(std::int64_t epoch);
+  /// Returns the confusion matrix of the last test.
+  const Tensor& confusion() const { return confusion_; }
+  /// Returns what check_batch_norm() has found since the last call.
+  std::optional<BatchNormCheck> take_check() { return std::exchange(check_, {}); }
+
+ private:
+  const RunInputs& in_;
+  nn::Layer& net_;
+  data::DataLoader loader_;
+  std::optional<StatisticsBatches> statistics_batches_;  // of --bn-report, --recompute-statistics
+  Tensor confusion_;
+  std::optional<BatchNormCheck> check_;
+};
+
+/// Measures the time of a row of metrics.
+struct RowClock {
+  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+  std::chrono::duration<double> waited_before{0};  ///< for training data
+  std::int64_t samples_before = 0;                 ///< those that the sums had then
+};
+
 /// The state of one rank's training run (network, optimizer, data, metrics) and the steps that
 /// change it. train() calls them in their order. What is written where is RunLog's business, what a
 /// checkpoint holds Checkpoint's.
@@ -102,11 +163,11 @@ class TrainingRun {
   /// the first epoch. Throws ErrorOnAllRanks, before anything of the run folder has changed,
   /// where the checkpoint does not fit.
   void begin();
-  bool is_done() const { return step_ == length_.steps || is_stopped_early_; }
+  bool is_done() const { return step_ == length_.steps; }
   /// Returns whether all ranks have agreed to stop before the end of the run.
   bool is_stopped() const { return stop_.signal() != 0 && !is_done(); }
   const RunLength& length() const { return length_; }
-  const nn::Module& net() const { return *net_; }
+  const nn::Module& net() const { return *network_.net; }
   /// Evaluates the weights that options.test_only asks for, and prints the result.
   LossAndAccuracy test();
   /// Returns whether the last epoch is trained and not evaluated, as in a checkpoint that was saved
@@ -124,14 +185,11 @@ class TrainingRun {
   void save_checkpoint();
   /// Saves the weights, and returns the results.
   TrainResult finish();
-  /// Says where the checkpoint of a stopped run is, and returns the results so far. Throws
-  /// ErrorOnAllRanks where images that cannot be loaded have stopped it.
+  /// Says where the checkpoint of a stopped run is, and returns the results so far.
   TrainResult finish_early();
 
  private:
   data::DataLoader::State position_of(std::int64_t step) const;
-  data::Batch load_batch();
-  bool can_go_on();
   void train_step(const data::Batch& batch);
   void start_row();
   void expect_finite(double value, const std::string& what) const;
@@ -139,54 +197,35 @@ class TrainingRun {
   Metrics next_row();
   void update_averages();
   void share_buffers();
-  void check_batch_norm();
-  void recompute_statistics();
-  LossAndAccuracy evaluate_net(bool records);
+  std::unique_ptr<optim::ExponentialMovingAverage::Exchange> exchange_averages();
   LossAndAccuracy test_weights();
   StateDict tested_weights();
   void continue_from(const Checkpoint& checkpoint);
-  void stop_early();
   void keep_best();
   Metadata weights_metadata() const;
-  void say_replaced_files();
-  void throw_load_error() const;
   std::string headline() const;
   void write_report();
 
-  const TrainOptions& options_;
-  const TrainingData& data_;
-  const ProcessGroup& group_;
-  const Device device_;
+  const RunInputs in_;
   const Metadata described_data_;         // for checkpoints; on rank 0 of a run with a folder
   std::optional<Checkpoint> checkpoint_;  // where the run continues from; none after begin()
-  std::string weights_line_;              // what make_net() says of --weights
-  const std::shared_ptr<nn::Layer> net_;
+
+  const FirstNetwork network_;
   distributed::DataParallel data_parallel_;
   TrainingBatches batches_;
-  data::DataLoader test_loader_;
-  // Of --bn-report and --recompute-statistics; null without these flags.
-  const std::unique_ptr<StatisticsBatches> statistics_batches_;
   const RunLength length_;
   Optimization optimization_;
   std::optional<optim::ExponentialMovingAverage> ema_;  // with --ema
-  RunLog log_;
-  std::optional<Autocast> autocast_;  // in 16-bit precisions
-  distributed::StragglerMonitor straggler_monitor_;
+  std::optional<Autocast> autocast_;                    // in 16-bit precisions
   distributed::StopAgreement stop_;
-  StepTimer step_timer_;
-  LossSums sums_;  // since the last row
-  TrainingStep training_step_;
-  optim::CapturedStep captured_step_;
-  TestRecorder test_recorder_;
-  TestDetails pixels_;  // of the last test, in segmentation, which has no use for the recorder
+  RunLog log_;
+  StepRunner steps_;
+  EpochTest epoch_test_;
 
-  std::int64_t step_ = 0;                           // steps made so far
-  bool is_stopped_early_ = false;                   // by options.patience
-  std::optional<BatchNormCheck> batch_norm_check_;  // of the last epoch, with --bn-report
+  std::int64_t step_ = 0;                   // steps made so far
+  std::vector<std::int64_t> resumed_ = {};  // after these steps
   Metrics row_;  // the figures of the last row, with the present step and epoch
-  std::chrono::steady_clock::time_point row_start_;
-  std::chrono::duration<double> waited_before_row_{0};  // for training data
-  std::int64_t samples_before_row_ = 0;                 // those of sums_ when the row began
+  RowClock row_clock_;
 };
 
 }  // namespace tutti::examples

@@ -7,19 +7,12 @@
 #include <tutti/data/cifar.h>
 #include <tutti/data/idx.h>
 #include <tutti/data/segmentation_folder.h>
-#include <tutti/data/transforms/color_jitter.h>
 #include <tutti/data/transforms/crop.h>
 #include <tutti/data/transforms/flip.h>
-#include <tutti/data/transforms/masked.h>
+#include <tutti/data/transforms/resize.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <iterator>
-#include <map>
-#include <mutex>
-#include <numeric>
-#include <thread>
 #include <utility>
 
 namespace tutti::examples {
@@ -110,25 +103,20 @@ const KnownDataset* find_dataset(const std::string& name) {
   return found == known_datasets.end() ? nullptr : &*found;
 }
 
-// Returns what `folder` lacks of the classes of another one; empty where it has them all.
-std::string describe_missing(const std::string& folder, std::vector<std::string> own,
-                             std::vector<std::string> others) {
-  std::vector<std::string> missing;
-  std::ranges::sort(own);
-  std::ranges::sort(others);
-  std::set_difference(others.begin(), others.end(), own.begin(), own.end(),
-                      std::back_inserter(missing));
-  if (missing.empty()) return {};
-  return fmt::format("; {} lacks '{}'{}", folder, excerpt(missing[0]),
-                     missing.size() == 1 ? "" : fmt::format(" and {} more", missing.size() - 1));
-}
-
+// Throws unless both folders have the same classes, at least two.
 void check_classes(const std::string& train_path, const std::vector<std::string>& classes,
-                   const std::string& test_path, const std::vector<std::string>& others) {
+                   const std::string& test_path, const std::vector<std::string>& others,
+                   bool are_lines) {
+  const auto [a, b] = std::ranges::mismatch(classes, others);
+  const auto name = [](auto at, auto end) {
+    return at == end ? "none" : fmt::format("'{}'", excerpt(*at));
+  };
+  const std::ptrdiff_t at = a - classes.begin();
   if (classes != others)
-    fail<DataError>("{} and {} have different classes{}{}", train_path, test_path,
-                    describe_missing(test_path, others, classes),
-                    describe_missing(train_path, classes, others));
+    fail<DataError>("{} and {} have different classes; class {}{} is {} and {}", train_path,
+                    test_path, at,
+                    are_lines ? fmt::format(" (line {} of classes.txt)", at + 1) : "",
+                    name(a, classes.end()), name(b, others.end()));
   if (classes.size() < 2)
     fail<DataError>("{} has one class only, '{}'; expected at least two", train_path,
                     excerpt(classes[0]));
@@ -136,17 +124,6 @@ void check_classes(const std::string& train_path, const std::vector<std::string>
 
 const std::vector<float> imagenet_mean{0.485f, 0.456f, 0.406f},
     imagenet_deviation{0.229f, 0.224f, 0.225f};
-
-std::vector<data::Transform> masked_transforms(const SegmentationOptions& o) {
-  std::vector<data::Transform> all{data::RandomMaskedScale(o.min_scale, o.max_scale)};
-  if (o.rotation > 0) all.emplace_back(data::RandomMaskedRotation(o.rotation));
-  all.emplace_back(data::RandomMaskedCrop(o.crop));
-  all.emplace_back(data::RandomHorizontalFlip());
-  if (o.color > 0)
-    all.emplace_back(data::OnImage(
-        data::ColorJitter({.brightness = o.color, .contrast = o.color, .saturation = o.color})));
-  return all;
-}
 
 // Opens the folders of a dataset's training and test images.
 template <class Folder>
@@ -156,7 +133,8 @@ TrainingData open_folders(const std::string& folder, const typename Folder::Opti
   const auto train = std::make_shared<Folder>(train_path, of_training),
              test = std::make_shared<Folder>(test_path, of_tests);
   const std::vector<std::string> classes = train->class_names();
-  check_classes(train_path, classes, test_path, test->class_names());
+  check_classes(train_path, classes, test_path, test->class_names(),
+                std::is_same_v<Folder, data::SegmentationFolder>);
   TrainingData data{.train = train,
                     .test = test,
                     .channels = 3,
@@ -166,22 +144,25 @@ TrainingData open_folders(const std::string& folder, const typename Folder::Opti
                     .deviation = imagenet_deviation,
                     .are_files = true};
   if constexpr (std::is_same_v<Folder, data::ImageFolder>) data.folders = {train, test};
+  else data.scenes = {train, test};
   return data;
 }
 
 TrainingData load_segmentation_folder(const TrainOptions& o) {
-  TrainingData data = open_folders<data::SegmentationFolder>(o.data, {}, {});
+  const data::SegmentationFolder::Options how{.mask_orientation = o.segmentation.mask_orientation};
+  TrainingData data = open_folders<data::SegmentationFolder>(o.data, how, how);
   data.image_size = o.segmentation.crop;
-  data.train_transforms = masked_transforms(o.segmentation);
+  data.train_transforms = {data::RandomScale(o.segmentation.min_scale, o.segmentation.max_scale),
+                           data::RandomCrop({.size = o.segmentation.crop, .padding = 0}),
+                           data::RandomHorizontalFlip()};
   return data;
 }
 
 TrainingData load_folder(const TrainOptions& o) {
   const std::int64_t size = o.image_size, resize_size = size * 256 / 224;
   // A random part of a training image may be enlarged; a test image is decoded large enough.
-  TrainingData data = open_folders<data::ImageFolder>(
-      o.data, {.broken_files = o.broken_files},
-      {.decode = {.min_size = resize_size}, .broken_files = o.broken_files});
+  TrainingData data =
+      open_folders<data::ImageFolder>(o.data, {}, {.decode = {.min_size = resize_size}});
   data.image_size = size;
   data.resize_size = resize_size;
   data.train_transforms = {data::RandomResizedCrop({.size = size}), data::RandomHorizontalFlip()};
@@ -245,57 +226,10 @@ TrainingData make_synthetic(const SyntheticOptions& options) {
                             .train_transforms = {data::RandomHorizontalFlip()}});
 }
 
-TrainingData shard(TrainingData data, int rank, int ranks) {
-  const std::int64_t size = data.train->size(), begin = size * rank / ranks,
-                     end = size * (rank + 1) / ranks;
-  std::vector<std::int64_t> own(static_cast<std::size_t>(end - begin));
-  std::iota(own.begin(), own.end(), begin);
-  data.train = std::make_shared<data::Subset>(std::move(data.train), std::move(own));
-  return data;
-}
-
-std::vector<data::ImageFolder::BrokenFile> replaced_files(const TrainingData& data,
-                                                          const ProcessGroup& group) {
-  std::vector<data::ImageFolder::BrokenFile> all;
-  for (const auto& folder : data.folders) {
-    const Tensor broken = zeros({folder->size()}, {.dtype = uint8});
-    for (const auto& file : folder->broken_files()) broken.data<std::uint8_t>()[file.index] = 1;
-    group.all_reduce(broken, distributed::ReduceOp::max, {.name = "broken files"}).wait();
-    for (std::int64_t i = 0; group.rank() == 0 && i < folder->size(); ++i)
-      if (broken.data<std::uint8_t>()[i] == 1) folder->get(i);  // notes the reason here, too
-    for (auto& file : folder->broken_files()) all.push_back(std::move(file));
-  }
-  return all;
-}
-
-std::string advice_on_broken_files(Task task) {
-  if (task != Task::classification) return "";  // each image has a mask of its own
-  return "; --broken-files replaced takes the next one, --dry-run --check-files lists all";
-}
-
-std::string check_files(const TrainingData& data, int threads) {
-  std::string text;
-  for (const auto& folder : data.folders) {
-    std::atomic<std::int64_t> next = 0;
-    std::mutex mutex;
-    std::map<std::int64_t, std::string> broken;
-    const auto decode = [&] {
-      for (std::int64_t i = next++; i < folder->size(); i = next++) try {
-          data::read_image(folder->describe(i));
-        } catch (const Error& error) {
-          const std::lock_guard lock(mutex);
-          broken.emplace(i, error.what());
-        }
-    };
-    std::vector<std::jthread> others;
-    for (int t = 1; t < threads; ++t) others.emplace_back(decode);
-    decode();
-    others.clear();  // joins them
-    text += fmt::format("{} of {} pictures cannot be decoded{}\n", broken.size(), folder->size(),
-                        broken.empty() ? "" : "; --broken-files replaced takes the next one:");
-    for (const auto& [index, reason] : broken) text += "  " + reason + "\n";
-  }
-  return text;
+std::string advice_on_broken_files(const std::string& error) {
+  return error.find("mask_orientation") != std::string::npos
+             ? "; give --mask-orientation as-stored or as-shown"
+             : "; --dry-run --check-files lists all";
 }
 
 nn::ModelCard model_card(const TrainOptions& options, const TrainingData& data) {

@@ -8,9 +8,10 @@
 
 #include <tutti/core/state_dict.h>
 #include <tutti/data/image_folder.h>
+#include <tutti/data/segmentation_folder.h>
 #include <tutti/data/transforms/transform.h>
 #include <tutti/distributed/process_group.h>
-#include <tutti/nn/model_card.h>
+#include <tutti/nn/models/model_card.h>
 
 #include <array>
 #include <memory>
@@ -37,24 +38,19 @@ struct TrainingData {
   std::vector<float> mean = {}, deviation = {};
   /// What happens to the uint8 images before they are normalised.
   std::vector<data::Transform> train_transforms = {}, test_transforms = {};
-  /// Numbers and fingerprints of all images (describe_images()). shard() keeps them.
+  /// Numbers and fingerprints of all images (describe_images()).
   Metadata images = {};
   bool are_files = false;  ///< whether images are read from files, on demand
-  /// The folders whose broken files may be replaced.
+  /// The folders of classification: training and test.
   std::vector<std::shared_ptr<const data::ImageFolder>> folders = {};
+  /// The folders of segmentation: training and test.
+  std::vector<std::shared_ptr<const data::SegmentationFolder>> scenes = {};
+  std::string first_look = {};  ///< lines about the scenes, which a run prints (data_check.h)
 };
 
-/// Returns the files of `data.folders` that any rank has found broken and replaced; on all ranks
-/// but rank 0 some may be missing. This call is collective.
-std::vector<data::ImageFolder::BrokenFile> replaced_files(const TrainingData& data,
-                                                          const ProcessGroup& group);
-
-/// Returns what an error of a picture that cannot be decoded ends with: the flags that help.
-std::string advice_on_broken_files(Task task);
-
-/// Decodes every picture of `data.folders` with `threads` threads, and returns lines that list
-/// those that are broken.
-std::string check_files(const TrainingData& data, int threads);
+/// Returns what the text of an error of a picture that cannot be used ends with: the flags that
+/// help.
+std::string advice_on_broken_files(const std::string& error);
 
 /// Returns the names that --dataset takes.
 const std::vector<std::string>& dataset_names();
@@ -74,10 +70,6 @@ struct SyntheticOptions {
 /// Makes up training and test images of 10 classes.
 TrainingData make_synthetic(const SyntheticOptions& options = {});
 
-/// Returns the data with a rank's own part of the training images: of n images those from n rank /
-/// ranks up to, and without, n (rank + 1) / ranks.
-TrainingData shard(TrainingData data, int rank, int ranks);
-
 /// Returns the card of the network that `options` train on `data`. Throws a DataError of one line
 /// for a class name that a card cannot hold: one that is not UTF-8 or has control characters.
 nn::ModelCard model_card(const TrainOptions& options, const TrainingData& data);
@@ -91,10 +83,10 @@ Metadata describe_images(const TrainingData& data);
 /// nothing for data without these.
 Metadata describe_data(const TrainOptions& options, const TrainingData& data);
 
-/// Throws a DataError, with the same text on every rank, unless all ranks have as many training and
-/// test images, the same classes and the same fingerprints. Processes on several hosts read copies
-/// of the data, which may differ; ranks that are threads share one copy and need no check. Every
-/// rank calls it with the whole data. This call is collective.
+/// Throws a ValueError, with the same text on every rank, unless all ranks have as many training
+/// and test images, the same classes and the same fingerprints. Processes on several hosts read
+/// copies of the data, which may differ; ranks that are threads share one copy and need no check.
+/// This call is collective.
 void expect_same_data(const TrainingData& data, const ProcessGroup& group);
 
 }  // namespace tutti::examples

@@ -8,7 +8,7 @@
 #include <tutti/core/trace.h>
 #include <tutti/nn/functional/interpolate.h>
 #include <tutti/nn/functional/loss.h>
-#include <tutti/nn/segmentation.h>
+#include <tutti/nn/models/segmentation.h>
 #include <tutti/optim/adam.h>
 #include <tutti/optim/clip.h>
 #include <tutti/optim/lars.h>
@@ -16,7 +16,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <type_traits>
 
 namespace tutti::examples {
@@ -26,10 +25,6 @@ namespace {
 // The learning rate of the first step of a warm-up, as a part of its last one: the value that
 // PyTorch's references/classification uses (--lr-warmup-decay).
 constexpr double warmup_start = 0.01;
-
-bool schedules_momentum(const OptimizerOptions& o, const ScheduleOptions& schedule) {
-  return (o.name == "sgd" || o.name == "lars") && o.momentum == 0 && schedule.name == "one_cycle";
-}
 
 // Makes an optimizer of one to four groups: of the heads and of the backbone, and of each the
 // parameters without decay.
@@ -66,16 +61,14 @@ const std::vector<std::string>& schedule_names() {
 }
 
 std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerOptions& o,
-                                                 const ScheduleOptions& schedule,
                                                  const std::vector<Tensor>& parameters,
                                                  std::size_t of_backbone) {
-  const double momentum = schedules_momentum(o, schedule) ? 0.95 : o.momentum;
   if (o.name == "sgd")
     return make<optim::SGD>(parameters, of_backbone, o,
                             optim::SGD::Options{.lr = o.lr,
-                                                .momentum = momentum,
+                                                .momentum = o.momentum,
                                                 .weight_decay = o.weight_decay,
-                                                .nesterov = o.nesterov && momentum > 0});
+                                                .nesterov = o.nesterov && o.momentum > 0});
   if (o.name == "adam")
     return make<optim::Adam>(parameters, of_backbone, o,
                              optim::Adam::Options{.lr = o.lr, .weight_decay = o.weight_decay});
@@ -85,7 +78,7 @@ std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerOptions& o,
   if (o.name == "lars")
     return make<optim::LARS>(
         parameters, of_backbone, o,
-        optim::LARS::Options{.lr = o.lr, .momentum = momentum, .weight_decay = o.weight_decay});
+        optim::LARS::Options{.lr = o.lr, .momentum = o.momentum, .weight_decay = o.weight_decay});
   fail<ValueError>("unknown optimizer '{}'", o.name);
 }
 
@@ -118,19 +111,12 @@ optim::Schedule make_schedule(const ScheduleOptions& o, const RunLength& length)
   return optim::linear_warmup({.steps = warmup, .start = warmup_start}, std::move(schedule));
 }
 
-optim::Schedule make_momentum_schedule(const OptimizerOptions& o, const ScheduleOptions& schedule,
-                                       const RunLength& length) {
-  if (!schedules_momentum(o, schedule)) return {};
-  return optim::one_cycle_momentum({.steps = length.steps});
-}
-
 // ---- optimization
 
 Optimization::Optimization(std::vector<Tensor> parameters, const TrainOptions& o,
                            const RunLength& length, std::size_t of_backbone)
-    : optimizer_(make_optimizer(o.optimizer, o.schedule, parameters, of_backbone)),
-      schedule_(*optimizer_, make_schedule(o.schedule, length),
-                make_momentum_schedule(o.optimizer, o.schedule, length)),
+    : optimizer_(make_optimizer(o.optimizer, parameters, of_backbone)),
+      schedule_(*optimizer_, make_schedule(o.schedule, length)),
       clip_norm_(o.optimizer.clip_norm) {
   if (o.schedule.name == "plateau")
     plateau_.emplace(optim::ReduceOnPlateau::Options{.gamma = o.schedule.gamma,
@@ -180,43 +166,6 @@ void Optimization::restore(const Checkpoint& checkpoint) {
   schedule_.set_position(checkpoint.step);
 }
 
-// ---- step times
-
-double StepTimes::total() const { return std::accumulate(seconds.begin(), seconds.end(), 0.0); }
-
-StepTimer::Scope::Scope(StepTimer& timer, StepPart part)
-    : timer_(timer),
-      part_(part),
-      start_(std::chrono::steady_clock::now()),
-      counted_before_(timer.times_.total()),
-      waited_before_(timer.waited_()),
-      waiting_before_(timer.times_[StepPart::waiting]) {}
-
-StepTimer::Scope::~Scope() {
-  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start_;
-  // Scopes inside of this one have counted their time and their waiting already.
-  const double counted = timer_.times_.total() - counted_before_;
-  const double own = std::max(passed.count() - counted, 0.0);
-  const double waiting_counted = timer_.times_[StepPart::waiting] - waiting_before_;
-  const double waited = std::clamp(timer_.waited_() - waited_before_ - waiting_counted, 0.0, own);
-  timer_.times_[StepPart::waiting] += waited;
-  timer_.times_[part_] += own - waited;
-}
-
-std::vector<StepTimes> StepTimer::take(const ProcessGroup& group) {
-  std::vector<double> mine(times_.seconds.begin(), times_.seconds.end());
-  mine.push_back(static_cast<double>(times_.steps));
-  const Tensor all = gather_from_ranks(tensor(mine, {.dtype = float64}), group, "step times");
-  times_ = {};
-  std::vector<StepTimes> ranks(static_cast<std::size_t>(group.size()));
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const double* const row = all.data<double>() + r * mine.size();
-    std::copy_n(row, step_part_count, ranks[r].seconds.begin());
-    ranks[r].steps = static_cast<std::int64_t>(row[step_part_count]);
-  }
-  return ranks;
-}
-
 // ---- training step
 
 namespace {
@@ -238,14 +187,14 @@ data::Batch part_of(const data::Batch& batch, std::int64_t index, std::int64_t c
 
 void TrainingStep::run(const data::Batch& batch) {
   parts_.optimization.zero_grad();
+  const Tensor labels = count_labels(batch);
   const std::int64_t count =
       micro_batches(parts_.options, parts_.data_parallel.group().size(), batch.global_size);
   for (std::int64_t i = 0; i + 1 < count; ++i) {
     const auto no_sync = parts_.data_parallel.no_sync();
-    compute_gradients(part_of(batch, i, count));
+    compute_gradients(part_of(batch, i, count), labels);
   }
-  compute_gradients(part_of(batch, count - 1, count));
-  const StepTimer::Scope scope(parts_.timer, StepPart::optimizer);
+  compute_gradients(part_of(batch, count - 1, count), labels);
   parts_.optimization.update();
 }
 
@@ -253,7 +202,6 @@ void TrainingStep::run(const data::Batch& batch) {
 // as much memory as the loss.
 TrainingStep::Forward TrainingStep::forward(const data::Batch& batch) const {
   const trace::Span span("forward");
-  const StepTimer::Scope scope(parts_.timer, StepPart::forward);
   const bool is_mixed = batch.soft_labels.defined(), segments = batch.labels.rank() == 3;
   const Tensor& labels = is_mixed ? batch.soft_labels : batch.labels;
   const nn::CrossEntropyOptions how{.reduction = nn::LossReduction::sum,
@@ -271,16 +219,25 @@ TrainingStep::Forward TrainingStep::forward(const data::Batch& batch) const {
           all.select(1, 0).to(int64)};
 }
 
-void TrainingStep::compute_gradients(const data::Batch& batch) {
+// Returns the number of pixels of the global batch that have a class, at least 1, which only the
+// masks of all ranks together tell. Undefined where each image has a label.
+Tensor TrainingStep::count_labels(const data::Batch& batch) const {
+  if (parts_.options.task == Task::classification) return {};
+  const Tensor labels = sum(ne(batch.labels, no_class)).to(float64);
+  parts_.data_parallel.group()
+      .all_reduce(labels, distributed::ReduceOp::sum, {.name = "labels of the batch"})
+      .wait();
+  return clamp(labels, 1, {});
+}
+
+void TrainingStep::compute_gradients(const data::Batch& batch, const Tensor& labels) {
   const auto [loss_sum, answers] = forward(batch);
-  {
-    const StepTimer::Scope scope(parts_.timer, StepPart::backward);
-    // DataParallel averages over the ranks. With this factor the average is the gradient of the
-    // mean loss over the global batch.
-    parts_.optimization.backward(
-        loss_sum * (static_cast<double>(parts_.data_parallel.group().size()) /
-                    static_cast<double>(batch.global_size * labels_per_image(parts_.options))));
-  }
+  // DataParallel averages over the ranks. With this factor the average is the gradient of the mean
+  // loss over the labels of the global batch.
+  const auto ranks = static_cast<double>(parts_.data_parallel.group().size());
+  parts_.optimization.backward(labels.defined()
+                                   ? loss_sum * (ranks / labels).to(loss_sum.dtype())
+                                   : loss_sum * (ranks / static_cast<double>(batch.global_size)));
   // Of a mixed image the answer that counts is the class that it shows most of.
   // A loss that is not finite ends the run, so that logits need no look of their own.
   parts_.sums.add(loss_sum, answers,

@@ -1,6 +1,6 @@
 // What one step of training does: Optimization turns a loss into new parameters (optimizer,
-// schedule, clipping, loss scaler), TrainingStep computes the loss of a batch and its gradients,
-// and StepTimer says where the time goes.
+// schedule, clipping, loss scaler), and TrainingStep computes the loss of a batch and its
+// gradients.
 #pragma once
 
 #include "evaluation.h"
@@ -16,9 +16,6 @@
 #include <tutti/optim/plateau.h>
 #include <tutti/optim/schedule.h>
 
-#include <array>
-#include <chrono>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -36,15 +33,12 @@ const std::vector<std::string>& schedule_names();
 /// `of_backbone` parameters have the rate of the backbone, in groups of their own. Throws a
 /// ValueError for an unknown name.
 std::unique_ptr<optim::Optimizer> make_optimizer(const OptimizerOptions& options,
-                                                 const ScheduleOptions& schedule,
                                                  const std::vector<Tensor>& parameters,
                                                  std::size_t of_backbone = 0);
 
-/// Returns the factor on the learning rate, and the momentum where the schedule sets it (else an
-/// empty function), for a run of this length. Throws a ValueError for an unknown name.
+/// Returns the factor on the learning rate for a run of this length. Throws a ValueError for an
+/// unknown name.
 optim::Schedule make_schedule(const ScheduleOptions& options, const RunLength& length);
-optim::Schedule make_momentum_schedule(const OptimizerOptions& options,
-                                       const ScheduleOptions& schedule, const RunLength& length);
 
 /// Returns the steps of the warm-up; 0 where there is none.
 std::int64_t warmup_steps(const ScheduleOptions& options, const RunLength& length);
@@ -64,7 +58,7 @@ class Optimization {
   /// Updates the parameters with the gradients, clipped where the options say so. A CUDA graph may
   /// capture this.
   void update();
-  /// Sets the learning rate (and momentum) of the next step.
+  /// Sets the learning rate of the next step.
   void advance_schedule() {
     last_rate_ = optimizer_->learning_rate();
     schedule_.step();
@@ -93,54 +87,6 @@ class Optimization {
   double last_rate_ = 0;
 };
 
-/// The parts of a training step.
-enum class StepPart { load, forward, backward, optimizer, waiting, other };
-constexpr std::size_t step_part_count = 6;
-
-/// The seconds that one rank spent in each part, and the number of steps. `waiting` is the time in
-/// which the rank's thread was blocked for other ranks, which no other part contains; `other` is
-/// what remains of the time in which the rank trained.
-struct StepTimes {
-  std::int64_t steps = 0;
-  std::array<double, step_part_count> seconds{};
-
-  double& operator[](StepPart part) { return seconds[static_cast<std::size_t>(part)]; }
-  double operator[](StepPart part) const { return seconds[static_cast<std::size_t>(part)]; }
-  double total() const;
-};
-
-/// Sums up the parts of a rank's steps.
-class StepTimer {
- public:
-  /// Returns the seconds that this rank has waited for other ranks, from any start on.
-  using Waited = std::function<double()>;
-  explicit StepTimer(Waited waited) : waited_(std::move(waited)) {}
-
-  /// Adds the time from its construction to its destruction to a part, and what of it was spent
-  /// waiting for other ranks to `waiting`. Parts do not nest, except in `other`, which gets what
-  /// the parts inside of it leave.
-  class Scope {
-   public:
-    Scope(StepTimer& timer, StepPart part);
-    ~Scope();
-    Scope(const Scope&) = delete;
-    Scope& operator=(const Scope&) = delete;
-
-   private:
-    StepTimer& timer_;
-    StepPart part_;
-    std::chrono::steady_clock::time_point start_;
-    double counted_before_, waited_before_, waiting_before_;
-  };
-  void count_step() { ++times_.steps; }
-  /// Returns the times of every rank since the last call, and starts anew. This call is collective.
-  std::vector<StepTimes> take(const ProcessGroup& group);
-
- private:
-  Waited waited_;
-  StepTimes times_;
-};
-
 class TrainingStep {
  public:
   /// What a step reads and changes. All of it must outlive the TrainingStep.
@@ -150,13 +96,12 @@ class TrainingStep {
     DataParallel& data_parallel;  ///< of the parameters of `net`
     Optimization& optimization;
     LossSums& sums;  ///< gets the losses and the correct answers
-    StepTimer& timer;
   };
   explicit TrainingStep(const Parts& parts) : parts_(parts) {}
 
   /// Makes a step on this rank's part of a global batch. The gradient is that of the mean loss over
-  /// the global batch, however unevenly ranks and micro batches share it. Every rank calls this
-  /// with the same batch.global_size.
+  /// the global batch, or over its pixels that have a class, however unevenly ranks and micro
+  /// batches share them. Every rank calls this with the same batch.global_size.
   void run(const data::Batch& batch);
 
  private:
@@ -165,7 +110,8 @@ class TrainingStep {
     Tensor loss_sum, answers;
   };
   Forward forward(const data::Batch& micro_batch) const;
-  void compute_gradients(const data::Batch& micro_batch);
+  Tensor count_labels(const data::Batch& batch) const;
+  void compute_gradients(const data::Batch& micro_batch, const Tensor& labels);
 
   Parts parts_;
 };

@@ -67,14 +67,12 @@ void apply_as(const ActivationLayout& layout, const T* x, const Normalization& n
     };
     rows(groups * width, layout.outer - groups * group, layout.channels);
     parallel_backwards(
-        groups, std::max<std::int64_t>(1, 16384 / width),
-        std::max<std::int64_t>(2, elements_in_block / width / 2 * 2),
+        groups, 16384 / width, std::max<std::int64_t>(2, elements_in_block / width / 2 * 2),
         [&](std::int64_t first, std::int64_t last) { rows(first * width, last - first, width); });
     return;
   }
   const OutputCoefficientArrays<A> of(n, layout.channels, 1);
-  parallel_backwards(layout.outer * layout.channels,
-                     std::max<std::int64_t>(1, 16384 / layout.inner),
+  parallel_backwards(layout.outer * layout.channels, 16384 / layout.inner,
                      std::max<std::int64_t>(1, elements_in_block / layout.inner),
                      [&](std::int64_t first, std::int64_t last) {
                        for (std::int64_t plane = first; plane < last; ++plane) {

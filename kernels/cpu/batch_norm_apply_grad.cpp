@@ -118,7 +118,7 @@ void apply_grad_as(const ActivationLayout& layout, const InputGradient& argument
   const GradientSource<T, A, mask> source(arguments.dy, arguments.saved);
   T* dx = arguments.dx.data<T>();
   if (!layout.is_rows) {
-    parallel_backwards(layout.outer * channels, std::max<std::int64_t>(1, 16384 / inner),
+    parallel_backwards(layout.outer * channels, 16384 / inner,
                        std::max<std::int64_t>(1, elements_in_block / inner),
                        [&](std::int64_t first, std::int64_t last) {
                          for (std::int64_t plane = first; plane < last; ++plane)
@@ -132,13 +132,12 @@ void apply_grad_as(const ActivationLayout& layout, const InputGradient& argument
   const std::int64_t rest = groups * group;
   apply_grad_rows<T, A, mask>(source.at(rest * channels), dx + rest * channels, nullptr,
                               layout.outer - rest, channels, out, grad);
-  parallel_backwards(groups, std::max<std::int64_t>(1, 16384 / width),
-                     std::max<std::int64_t>(2, elements_in_block / width / 2 * 2),
-                     [&](std::int64_t first, std::int64_t last) {
-                       apply_grad_rows(source.at(first * width), dx + first * width,
-                                       w.empty() ? nullptr : w.data() + first, last - first, width,
-                                       out, grad);
-                     });
+  parallel_backwards(
+      groups, 16384 / width, std::max<std::int64_t>(2, elements_in_block / width / 2 * 2),
+      [&](std::int64_t first, std::int64_t last) {
+        apply_grad_rows(source.at(first * width), dx + first * width,
+                        w.empty() ? nullptr : w.data() + first, last - first, width, out, grad);
+      });
 }
 
 }  // namespace

@@ -9,25 +9,21 @@
 
 namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 
-/// The tensor from which the mask of the ReLU is computed; `none` if there is no ReLU. With
-/// `from_output_of_two_parts` the gradient is dy + addend, rounded to T.
-enum class ReluMask { none, from_input, from_output, from_output_of_two_parts };
+/// The tensor from which the mask of the ReLU is computed; `none` if there is no ReLU.
+enum class ReluMask { none, from_input, from_output };
 
 /// Pointers to the same element of each tensor that a backward pass reads.
 template <class T, class A, ReluMask mask>
 struct GradientSource {
   const T* __restrict dy;
   const T* __restrict x;
-  const T* __restrict y = nullptr;       ///< Null unless the mask comes from the output.
-  const T* __restrict addend = nullptr;  ///< Null unless dy is one of two parts.
+  const T* __restrict y = nullptr;  ///< Null unless the mask comes from the output.
 
-  static constexpr bool has_addend = mask == ReluMask::from_output_of_two_parts,
-                        reads_output = mask == ReluMask::from_output || has_addend;
+  static constexpr bool reads_output = mask == ReluMask::from_output;
 
-  GradientSource(const Tensor& gradient, const SavedForward& saved, const Tensor& second = {})
+  GradientSource(const Tensor& gradient, const SavedForward& saved)
       : dy(gradient.data<T>()), x(saved.x.data<T>()) {
     if (reads_output) y = saved.output.data<T>();
-    if (has_addend) addend = second.data<T>();
   }
 
   GradientSource at(std::int64_t offset) const {
@@ -35,18 +31,12 @@ struct GradientSource {
     there.dy += offset;
     there.x += offset;
     if (reads_output) there.y += offset;
-    if (has_addend) there.addend += offset;
     return there;
   }
   /// Returns g of the elements from i on, where x is `x_i`.
   template <class Lanes, class V, class K>
   [[gnu::always_inline]] V g(std::int64_t i, Lanes lanes, V x_i, K center, K scale, K shift) const {
-    V d = lanes.load(dy + i);
-    if constexpr (has_addend) {
-      T rounded[Lanes::width];
-      lanes.store(rounded, d + lanes.load(addend + i));
-      d = lanes.load(rounded);
-    }
+    const V d = lanes.load(dy + i);
     if constexpr (mask == ReluMask::from_input)
       return (x_i - center) * scale + shift <= V{} ? V{} : d;
     if constexpr (reads_output) return lanes.load(y + i) <= V{} ? V{} : d;

@@ -133,7 +133,7 @@ void gradient_sums_as(const ActivationLayout& v, const GradientSums& arguments) 
   const SavedForward& of = arguments.saved;
   using A = Accumulate<T>;
   const std::int64_t C = v.channels, group = v.is_rows ? v.rows_in_group() : 1;
-  const GradientSource<T, A, mask> in(arguments.dy, of, arguments.addend);
+  const GradientSource<T, A, mask> in(arguments.dy, of);
   T* masked = write ? arguments.masked_dy.data<T>() : nullptr;
   const OutputCoefficientArrays<A> f(of.normalization, C, group);
   const Tiles tiles(v);
@@ -177,9 +177,6 @@ void batch_norm_gradient_sums(const GradientSums& arguments) {
   const ActivationLayout layout(saved.x);
   dispatch(RealTypes{}, arguments.dy.dtype(), "batch_norm", [&]<class T>() {
     dispatch_flag(saved.weighted, [&]<bool weighted>() {
-      if (arguments.addend.defined())
-        return gradient_sums_as<T, ReluMask::from_output_of_two_parts, true, weighted>(layout,
-                                                                                       arguments);
       with_relu_mask(saved.normalization, [&]<ReluMask mask>() {
         dispatch_flag(arguments.masked_dy.defined(), [&]<bool write>() {
           gradient_sums_as<T, mask, write, weighted>(layout, arguments);

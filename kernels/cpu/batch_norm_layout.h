@@ -141,8 +141,7 @@ struct Tiles {
       blocks = std::min<std::int64_t>(layout.channels, 32);
       if (blocks < 16) chunks = std::clamp<std::int64_t>(layout.outer, 1, 32 / blocks);
     }
-    grain =
-        std::max<std::int64_t>(1, 16384 * chunks * blocks / std::max<std::int64_t>(elements, 1));
+    grain = 16384 * chunks * blocks / std::max<std::int64_t>(elements, 1);
   }
 
   /// Calls body(tile) for every tile, in parallel.

@@ -58,8 +58,7 @@ void backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& option
   if (dx.numel() == 0) return;
   if (winograd::is_faster(dx, w, dy, options) && winograd::backward_input(dy, w, options, dx))
     return;
-  if (dy.dtype() == bfloat16 && (is_emulated(dy) || onednn::misreads_odd_channels(dy, w, options) ||
-                                 onednn::misreads_strided_groups(options))) {
+  if (dy.dtype() == bfloat16 && (is_emulated(dy) || onednn::misreads_bfloat16(dy, w, options))) {
     const Tensor wide_dx = empty_like(dx, float32);
     backward_input(in_float32(dy), in_float32(converted(w, bfloat16)), options, wide_dx);
     return table().elementwise.copy(wide_dx, dx);

@@ -25,10 +25,10 @@ class DimSlices {
   std::int64_t count() const { return product(shape_, 0, shape_.size()); }
 
   /// Calls body(const Offsets&) for every slice, from several threads. `length` is the number of
-  /// elements of a slice. `body` must not throw.
+  /// elements of a slice.
   template <class Body>
   void for_each(std::int64_t length, const Body& body) const {
-    const std::int64_t grain = std::max<std::int64_t>(1, 4096 / std::max<std::int64_t>(length, 1));
+    const std::int64_t grain = 4096 / std::max<std::int64_t>(length, 1);
     parallel_for(count(), grain,
                  [&](std::int64_t begin, std::int64_t end) { for_each_in(begin, end, body); });
   }

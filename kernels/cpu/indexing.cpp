@@ -1,4 +1,4 @@
-// Gather along a dimension on the CPU, its gradient, and that of looking up whole rows.
+// Gather along a dimension on the CPU, and its gradient.
 #include "../kernels.h"
 
 #include "../element_types.h"
@@ -6,29 +6,12 @@
 #include "tensor_iterator.h"
 
 #include <algorithm>
-#include <numeric>
 #include <span>
-#include <vector>
 
 #include "../../core/begin_cpu_level.h"
 
 namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
-
-// Throws if an index is out of range. An expanded dimension repeats its indices, which are read
-// once.
-void check_indices(const char* op, const Tensor& index, std::int64_t size) {
-  Shape shape = index.shape();
-  for (int d = 0; d < shape.size(); ++d)
-    if (index.strides()[d] == 0 && shape[d] > 0) shape[d] = 1;
-  const std::int64_t* data = index.data<std::int64_t>();
-  const DimSlices<1> all(shape, {index.strides()});
-  all.for_each_in(0, all.count(), [&](const auto& offsets) {
-    const std::int64_t i = data[offsets[0]];
-    if (i < 0 || i >= size)
-      fail<ValueError>("{}: expected indices from 0 to {}, got {}", op, size - 1, i);
-  });
-}
 
 void gather(const char* op, const Tensor& x, int dim, const Tensor& index, const Tensor& out) {
   check_indices(op, index, x.shape()[dim]);
@@ -79,7 +62,8 @@ void add_slices(const T* g, const std::int64_t* index, A* out, const Steps& step
           static_cast<A>(g[start[0] + j * steps.g]);
 }
 
-void scatter_add(const Tensor& g, int dim, const Tensor& index, const Tensor& out) {
+void scatter_add(const char* op, const Tensor& g, int dim, const Tensor& index, const Tensor& out) {
+  check_indices(op, index, out.shape()[dim]);
   const Steps steps{index.shape()[dim], g.strides()[dim], index.strides()[dim], out.strides()[dim]};
   const DimSlices<3> slices(without_dim(index.shape(), dim),
                             {without_dim(g.strides(), dim), without_dim(index.strides(), dim),
@@ -108,49 +92,9 @@ void scatter_add(const Tensor& g, int dim, const Tensor& index, const Tensor& ou
   });
 }
 
-void add_rows(const Tensor& g, const Tensor& indices, const Tensor& out) {
-  const std::int64_t width = out.shape()[1], row_stride = out.strides()[0],
-                     column_stride = out.strides()[1];
-  const std::int64_t stride = g.strides()[g.rank() - 1];
-  const std::int64_t* index = indices.data<std::int64_t>();
-  const Strides position_strides = Dims(g.strides().begin(), g.strides().end() - 1);
-  const DimSlices<2> slices(indices.shape(), {indices.strides(), position_strides});
-  // The offsets of all gradients, sorted by row. Those of a row end before ends[row].
-  std::vector<std::int64_t> row_ends(static_cast<std::size_t>(out.shape()[0] + 1)),
-      offsets_by_row(static_cast<std::size_t>(slices.count()));
-  std::int64_t *const ends = row_ends.data(), *const sources = offsets_by_row.data();
-  slices.for_each_in(0, slices.count(), [=](const auto& at) { ++ends[index[at[0]] + 1]; });
-  std::partial_sum(row_ends.begin(), row_ends.end(), row_ends.begin());
-  slices.for_each_in(0, slices.count(),
-                     [=](const auto& at) { sources[ends[index[at[0]]]++] = at[1]; });
-  dispatch(RealTypes{}, g.dtype(), "add_rows", [&]<class T>() {
-    using A = Accumulate<T>;
-    const T* from = g.data<T>();
-    A* to = out.data<A>();
-    // Each thread takes some columns of all positions, and adds the gradients of a row in float64.
-    const std::int64_t grain = 16384 / std::max<std::int64_t>(slices.count(), 1);
-    parallel_for(width, std::max<std::int64_t>(16, grain),
-                 [&](std::int64_t begin, std::int64_t end) {
-                   std::vector<double> sums(static_cast<std::size_t>(end));
-                   double* const sum = sums.data();
-                   for (std::int64_t row = 0, k = 0; k < slices.count(); ++row) {
-                     if (k == ends[row]) continue;
-                     A* target = to + row * row_stride;
-                     for (std::int64_t i = begin; i < end; ++i)
-                       sum[i] = double{target[i * column_stride]};
-                     for (; k < ends[row]; ++k)
-                       for (std::int64_t i = begin; i < end; ++i)
-                         sum[i] += double{static_cast<A>(from[sources[k] + i * stride])};
-                     for (std::int64_t i = begin; i < end; ++i)
-                       target[i * column_stride] = static_cast<A>(sum[i]);
-                   }
-                 });
-  });
-}
-
 }  // namespace
 
-extern const Indexing indexing{.gather = gather, .scatter_add = scatter_add, .add_rows = add_rows};
+extern const Indexing indexing{.gather = gather, .scatter_add = scatter_add};
 
 }  // namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL
 

@@ -9,7 +9,6 @@
 #include "spatial.h"
 #include "vector.h"
 
-#include <algorithm>
 #include <array>
 #include <span>
 #include <utility>
@@ -146,7 +145,7 @@ struct Pass {
   void for_each_range(const auto& body) const {
     const std::int64_t terms = static_cast<std::int64_t>(height.weights.size()) / to[1],
                        cost = in_row * terms + out_row;
-    parallel_for(rows, std::max<std::int64_t>(1, 16384 / cost), body);
+    parallel_for(rows, 16384 / cost, body);
   }
   // Calls body(slot, row, weight) for the rows of the source that a row of the result is the sum
   // of. Slots from 0 to 3 tell neighbouring rows apart.

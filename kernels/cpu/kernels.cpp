@@ -10,7 +10,7 @@ namespace tutti::kernels::cpu {
 // Each is defined in the source of its family. oneDNN chooses its own code for the processor, so
 // convolutions and matrix products are compiled once.
 extern const Convolution convolution;
-void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
+void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out);
 
 namespace TUTTI_CPU_LEVEL {
 

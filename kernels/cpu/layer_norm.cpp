@@ -22,7 +22,7 @@ constexpr std::int64_t values_in_float = 1024, rows_in_float = 64;
 // Calls body(row) for every row, from several threads.
 template <class Body>
 void for_each_row(std::int64_t rows, std::int64_t width, const Body& body) {
-  parallel_for(rows, std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(width, 1)),
+  parallel_for(rows, 16384 / std::max<std::int64_t>(width, 1),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t r = begin; r < end; ++r) body(r);
                });
@@ -136,8 +136,7 @@ std::vector<double> parameter_sums(const Tensor& dy, const Tensor& x, const Tens
   const double *means = mean.data<double>(), *rstds = rstd.data<double>();
   const std::int64_t chunks =
       std::clamp<std::int64_t>(std::min(rows / 16, rows * width / 32768), 1, 32);
-  const std::int64_t grain =
-      std::max<std::int64_t>(1, 32768 * chunks / std::max<std::int64_t>(rows * width, 1));
+  const std::int64_t grain = 32768 * chunks / std::max<std::int64_t>(rows * width, 1);
   std::vector<double> partial(static_cast<std::size_t>(chunks) * 2 * size);
   parallel_for(chunks, grain, [&](std::int64_t begin, std::int64_t end) {
     std::vector<A> sums(2 * size);

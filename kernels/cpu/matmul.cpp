@@ -11,19 +11,18 @@
 
 namespace tutti::kernels::cpu {
 
-void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
+void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out);
 
-using SmallProduct = bool(const Tensor& a, const Tensor& b, const Epilogue&, const Tensor& out);
+using SmallProduct = bool(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out);
 /// Computes a product as kernels/kernels.h describes it if it has float32 matrices without batches,
 /// at most 16384 multiplications, and dense rows or columns where its loops need them. Returns
 /// false and does nothing otherwise. Sums are taken in float32, by the calling thread alone.
 TUTTI_CPU_LEVEL_FUNCTION(SmallProduct, small_matmul)
-using Product = void(const Tensor& a, const Tensor& b, const Epilogue&, const Tensor& out);
+using Product = void(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out);
 TUTTI_CPU_LEVEL_FUNCTION(Product, reference_matmul)
 
-void reference::matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue,
-                       const Tensor& out) {
-  reference_matmul_of_level()(a, b, epilogue, out);
+void reference::matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
+  reference_matmul_of_level()(a, b, bias, out);
 }
 
 namespace {
@@ -88,48 +87,43 @@ bool multiply_with_plain_strides(const Tensor& a, const Tensor& b, const Tensor&
 }
 
 bool multiply_by_onednn(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
-  return onednn::misreads_strides() ? multiply_with_plain_strides(a, b, bias, out)
-                                    : onednn::matmul(a, b, bias, out);
+  return onednn::needs_plain_strides() ? multiply_with_plain_strides(a, b, bias, out)
+                                       : onednn::matmul(a, b, bias, out);
 }
 
 // Multiplies with a copy of the factor that is expanded in dimension d, the smaller one if both
 // are. The copy repeats no matrix; a dimension in which only the other factor is expanded may
 // remain.
-void multiply_copy(const Tensor& a, const Tensor& b, int d, const Epilogue& epilogue,
-                   const Tensor& out) {
+void multiply_copy(const Tensor& a, const Tensor& b, int d, const Tensor& bias, const Tensor& out) {
   if (b.shape()[d] == 1 || (a.shape()[d] > 1 && a.numel() <= b.numel()))
-    return matmul(row_major_copy(a), b, epilogue, out);
-  matmul(a, row_major_copy(b), epilogue, out);
+    return matmul(row_major_copy(a), b, bias, out);
+  matmul(a, row_major_copy(b), bias, out);
 }
 
 // Multiplies bfloat16 numbers in float32 and rounds the result once.
-void multiply_in_float32(const Tensor& a, const Tensor& b, const Epilogue& epilogue,
-                         const Tensor& out) {
+void multiply_in_float32(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
   const auto wide = [](const Tensor& t) {  // in the same layout: a transposed weight stays so
     const Tensor copy = empty_like(t, float32);
     table().elementwise.copy(t, copy);
     return copy;
   };
   const Tensor wide_out = empty_like(out, float32),
-               wide_bias = epilogue.bias.defined() ? wide(epilogue.bias) : Tensor();
-  matmul(wide(a), wide(b), {wide_bias, epilogue.activation}, wide_out);
+               wide_bias = bias.defined() ? wide(bias) : Tensor();
+  matmul(wide(a), wide(b), wide_bias, wide_out);
   table().elementwise.copy(wide_out, out);
 }
 
 }  // namespace
 
-void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out) {
+void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
   dispatch(RealTypes{}, a.dtype(), "matmul", []<class T>() {});
-  if (out.numel() == 0 || small_matmul_of_level()(a, b, epilogue, out)) return;
+  if (out.numel() == 0 || small_matmul_of_level()(a, b, bias, out)) return;
   if (a.dtype() != float64)
-    if (const auto d = repeated_by_both(a, b, out)) return multiply_copy(a, b, *d, epilogue, out);
+    if (const auto d = repeated_by_both(a, b, out)) return multiply_copy(a, b, *d, bias, out);
   if (a.dtype() == bfloat16 && onednn::emulates_bfloat16())
-    return multiply_in_float32(a, b, epilogue, out);
-  if (a.dtype() == float64 || a.size(-1) == 0 || !multiply_by_onednn(a, b, epilogue.bias, out))
-    return reference::matmul(a, b, epilogue, out);
-  // oneDNN could apply relu as a post-op, but version 2.6.3 then turns NaN into 0, and a diverged
-  // network would look healthy.
-  if (epilogue.activation == Activation::relu) table().elementwise.unary(Unary::relu, out, out);
+    return multiply_in_float32(a, b, bias, out);
+  if (a.dtype() == float64 || a.size(-1) == 0 || !multiply_by_onednn(a, b, bias, out))
+    reference::matmul(a, b, bias, out);
 }
 
 }  // namespace tutti::kernels::cpu

@@ -1,75 +1,16 @@
+// Convolutions by oneDNN, and which of them its versions compute wrongly.
 #include "onednn.h"
 
+#include "../../core/create.h"
 #include "../kernels.h"
 #include "onednn_primitive.h"
 #include "onednn_shares.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace tutti::kernels::cpu::onednn {
 namespace {
-
-using Direction = OnednnPrimitive::Direction;
-
-memory::data_type type_of(DType dtype) {
-  switch (dtype) {
-    case DType::float32: return memory::data_type::f32;
-    case DType::bfloat16: return memory::data_type::bf16;
-    case DType::uint8: return memory::data_type::u8;
-    default: fail<DTypeError>("oneDNN: no kernels for {}", to_string(dtype));
-  }
-}
-
-memory::dims dims_of(const Dims& dims) { return {dims.begin(), dims.end()}; }
-
-Desc vector_desc(const Tensor& tensor) {
-  return {dims_of(tensor.shape()), type_of(tensor.dtype()), memory::format_tag::a};
-}
-
-// Describes an activation with the exact strides of its format, by which oneDNN recognises the
-// layouts of its fast kernels. The tensor's own strides are arbitrary in dimensions of size 1 (one
-// input channel).
-Desc activation_desc(const Tensor& t, MemoryFormat format) {
-  return {dims_of(t.shape()), type_of(t.dtype()), dims_of(dense_strides(t.shape(), format))};
-}
-
-// A convolution as oneDNN describes it. `w_any` leaves the layout of the weight to oneDNN.
-struct ConvDescs {
-  Desc x, w, w_any, y, bias;
-  memory::dims w_sizes, stride, dilation, padding;
-
-  ConvDescs(const Tensor& x_tensor, const Tensor& w_tensor, const Tensor& y_tensor,
-            const Tensor& bias_tensor, const ConvOptions& options)
-      : w_sizes(dims_of(w_tensor.shape())),
-        stride(dims_of(options.stride)),
-        dilation(dims_of(options.dilation)),
-        padding(dims_of(options.padding)) {
-    for (auto& value : dilation) --value;  // A dense kernel has dilation 0 in oneDNN.
-    const auto format = common_format(x_tensor, y_tensor);
-    if (!format)
-      fail<ShapeError>(
-          "convolution: expected input {} and output {} to be both contiguous or both "
-          "channels_last",
-          to_string(x_tensor.shape()), to_string(y_tensor.shape()));
-    x = activation_desc(x_tensor, *format);
-    y = activation_desc(y_tensor, *format);
-    memory::dims steps = dims_of(w_tensor.strides());
-    if (options.groups > 1) {  // oneDNN reads (O, I/g, ...) as (g, O/g, I/g, ...).
-      w_sizes[0] /= options.groups;
-      steps.insert(steps.begin(), steps[0] * w_sizes[0]);
-      w_sizes.insert(w_sizes.begin(), options.groups);
-    }
-    w = Desc(w_sizes, type_of(w_tensor.dtype()), steps);
-    w_any = Desc(w_sizes, type_of(x_tensor.dtype()), memory::format_tag::any);
-    if (bias_tensor.defined()) bias = vector_desc(bias_tensor);
-  }
-
-  auto forward() const {
-    return describe<dnnl::convolution_forward>(dnnl::prop_kind::forward_training,
-                                               dnnl::algorithm::convolution_direct, x, w_any, bias,
-                                               y, stride, dilation, padding, padding);
-  }
-};
 
 // Returns whether oneDNN uses all instructions of `isa`, of which each is a bit.
 bool has_isa(dnnl::cpu_isa isa) {
@@ -90,7 +31,7 @@ bool has_stride(const ConvOptions& options) {
 
 // Returns whether the forward may be wrong or crash because a whole window lies in the padding.
 // oneDNN 3.7.2 does both in three spatial dimensions with groups: it returns wrong bfloat16 numbers
-// and crashes in float32. Versions as for misreads_strides().
+// and crashes in float32. Versions as for needs_plain_strides().
 bool misses_padded_windows(const Tensor& w, const ConvOptions& options) {
   if (is_older_than(3, 3)) return false;
   for (int d = 0; d < options.padding.size(); ++d)
@@ -102,7 +43,7 @@ bool misses_padded_windows(const Tensor& w, const ConvOptions& options) {
 // one channel of `x` for each group by wide kernels that stride. oneDNN 3.7.2 is in two spatial
 // dimensions in half of such convolutions, in float32 and bfloat16, on a processor with AVX-512. In
 // three it also is where only another dimension has a stride, and where `y` has more columns.
-// Versions as for misreads_strides().
+// Versions as for needs_plain_strides().
 bool misreads_single_columns(const Tensor& w, const ConvOptions& options, const Tensor& y) {
   if (is_older_than(3, 3) || w.size(1) > 1) return false;
   const bool is_column = y.size(-1) == 1 && y.numel() > y.size(0) * y.size(1);
@@ -110,71 +51,322 @@ bool misreads_single_columns(const Tensor& w, const ConvOptions& options, const 
   return is_column && w.size(-1) > 1 && options.stride[options.stride.size() - 1] > 1;
 }
 
+// The numbers of a convolution's tensors among the pointers of a call.
+enum Number : std::size_t { number_of_x, number_of_w, number_of_y, number_of_bias };
+
+// A convolution whose x, w and y may also be their gradients. One with kernels of one element and
+// without stride is a product over all positions, which it sees as those of one long row.
+struct Convolution {
+  Tensor x, w, y, bias;
+  ConvOptions options;
+  bool is_last = true;  // channels_last, else contiguous
+
+  Convolution(const Tensor& x_tensor, const Tensor& w_tensor, const Tensor& y_tensor,
+              const Tensor& bias_tensor, const ConvOptions& given)
+      : x(x_tensor), w(w_tensor), y(y_tensor), bias(bias_tensor), options(given) {
+    constexpr MemoryFormat last = MemoryFormat::channels_last;
+    is_last = x.is_contiguous(last) && y.is_contiguous(last);
+    if (!is_last && !(x.is_contiguous() && y.is_contiguous()))
+      fail<ShapeError>(
+          "convolution: expected input {} and output {} to be both contiguous or both "
+          "channels_last",
+          to_string(x.shape()), to_string(y.shape()));
+    if (!is_product()) return;
+    x = as_row(x), y = as_row(y);
+    w = w.alias({w.size(0), w.size(1), 1}, {w.strides()[0], w.strides()[1], 1}, w.offset());
+    options = {};
+  }
+
+  MemoryFormat format() const {
+    return is_last ? MemoryFormat::channels_last : MemoryFormat::contiguous;
+  }
+  bool is_product() const {
+    const auto all = [](const Dims& dims, std::int64_t value) {
+      return std::ranges::all_of(dims, [=](std::int64_t d) { return d == value; });
+    };
+    return is_last && options.groups == 1 && w.numel() == w.size(0) * w.size(1) &&
+           all(options.stride, 1) && all(options.padding, 0);
+  }
+  std::int64_t stride() const { return options.stride[0]; }
+  std::int64_t padding() const { return options.padding[0]; }
+  /// The rows that a window reaches over.
+  std::int64_t reach() const { return options.dilation[0] * (w.size(2) - 1) + 1; }
+
+  /// The sizes that decide how `divided`, x or y, is divided into blocks.
+  Work work(const Tensor& divided) const {
+    // oneDNN's kernels compute 16 channels at a time (8 with AVX2) and some positions of a product.
+    constexpr std::int64_t channels_at_a_time = 16, positions_at_a_time = 16;
+    Work work{.images = x.size(0),
+              .multiplications = static_cast<double>(y.numel()) *
+                                 static_cast<double>(w.numel() / w.size(0)),
+              .x = static_cast<double>(x.numel()),
+              .w = static_cast<double>(w.numel()),
+              .y = static_cast<double>(y.numel()),
+              .copies_channels = is_last || x.size(0) > 1};
+    if (divided.is_same(x)) std::swap(work.x, work.y);
+    if (options.groups == 1) {
+      work.channels = divided.size(1);
+      work.channel_unit = channels_at_a_time;
+    } else if (!is_last) {
+      work.channels = options.groups;
+    }
+    if (is_product()) work.row_unit = positions_at_a_time;
+    else if (x.rank() == 3) work.row_unit = 2;  // as reads_unwritten_memory() asks
+    return work;
+  }
+
+ private:
+  static Tensor as_row(const Tensor& t) {
+    const std::int64_t channels = t.size(1), positions = t.numel() / channels;
+    return t.alias({1, channels, positions}, {t.numel(), 1, channels}, t.offset());
+  }
+};
+
+// What one call computes of a convolution. `lead` and `trail` are the padding above and below its
+// rows.
+struct ConvPart {
+  Range images, x_rows, y_rows, ins, outs;
+  std::int64_t groups, lead, trail;
+
+  ConvPart(const Convolution& c, const Range& given_images)
+      : images(given_images),
+        x_rows{0, c.x.size(2)},
+        y_rows{0, c.y.size(2)},
+        ins{0, c.x.size(1)},
+        outs{0, c.y.size(1)},
+        groups(c.options.groups),
+        lead(c.padding()),
+        trail(c.padding()) {}
+
+  /// Takes some groups, or some of the input or output channels where there is one group.
+  void cut_channels(const Convolution& c, const Range& channels, Range ConvPart::*cut) {
+    if (groups == 1) {
+      this->*cut = channels;
+    } else if (!c.is_last) {
+      const std::int64_t ins_each = c.x.size(1) / groups, outs_each = c.y.size(1) / groups;
+      ins = {channels.begin * ins_each, channels.end * ins_each};
+      outs = {channels.begin * outs_each, channels.end * outs_each};
+      groups = channels.size();
+    }
+  }
+};
+
+// Returns what computes a block of y, or the summand that a block of dy is for the gradient of w.
+ConvPart part_of_outputs(const Convolution& c, const Work& work, const Block& block) {
+  ConvPart part(c, block.images);
+  part.cut_channels(c, block.channels, &ConvPart::outs);
+  if (block.rows.size() == work.rows) return part;
+  const std::int64_t first = block.rows.begin * c.stride() - c.padding(),
+                     last = (block.rows.end - 1) * c.stride() - c.padding() + c.reach();
+  part.y_rows = block.rows;
+  part.x_rows = {std::max<std::int64_t>(0, first), std::min(last, c.x.size(2))};
+  part.lead = part.x_rows.begin - first;
+  part.trail = last - part.x_rows.end;
+  return part;
+}
+
+Work work_of_outputs(const Convolution& c) {
+  Work work = c.work(c.y);
+  if (c.is_last && c.padding() < c.reach()) work.rows = c.y.size(2);
+  return work;
+}
+
+// Returns what computes a block of dx, of which a row stands for as many as the stride.
+ConvPart part_of_inputs(const Convolution& c, const Work& work, const Block& block) {
+  ConvPart part(c, block.images);
+  part.cut_channels(c, block.channels, &ConvPart::ins);
+  if (block.rows.size() == work.rows) return part;
+  const std::int64_t begin = block.rows.begin * c.stride(),
+                     end = block.rows.end == work.rows ? c.x.size(2) : block.rows.end * c.stride();
+  // The first window that ends behind `begin`, and the one behind the last that begins before
+  // `end`.
+  const std::int64_t above = begin + c.padding() - c.reach();
+  const std::int64_t first = above < 0 ? 0 : above / c.stride() + 1,
+                     last = std::min(c.y.size(2), (end - 1 + c.padding()) / c.stride() + 1);
+  part.x_rows = {begin, end};
+  part.y_rows = {first, last};
+  part.lead = begin + c.padding() - first * c.stride();
+  part.trail = (last - 1) * c.stride() + c.reach() - c.padding() - end;
+  return part;
+}
+
+Work work_of_inputs(const Convolution& c) {
+  Work work = c.work(c.x);
+  if (!c.is_last || c.padding() >= c.reach() ||
+      (c.reach() < c.stride() && c.padding() % c.stride() != 0))
+    return work;
+  const std::int64_t rows = (c.y.size(2) - 1) * c.stride() + c.reach() - c.padding();
+  work.rows = (std::min(rows, c.x.size(2)) + c.stride() - 1) / c.stride();
+  return work;
+}
+
+// A part of a convolution as oneDNN describes it: its operands, the layouts of the activations that
+// its fast kernels recognise, and that of the weight, which is left to oneDNN.
+struct ConvDescs {
+  Operand x, w, y, bias;
+  Desc dense_x, dense_y, w_any, dw_any;
+  memory::dims stride, dilation, lead, trail;
+
+  /// `w_dtype`: that of the weight in the caller's memory.
+  ConvDescs(const Convolution& c, const ConvPart& part, DType w_dtype)
+      : stride(dims_of(c.options.stride)),
+        dilation(dims_of(c.options.dilation)),
+        lead(dims_of(c.options.padding)),
+        trail(lead) {
+    for (auto& value : dilation) --value;  // A dense kernel has dilation 0 in oneDNN.
+    lead[0] = part.lead, trail[0] = part.trail;
+    describe_activation(c, c.x, {part.images, part.x_rows, part.ins}, x, dense_x);
+    describe_activation(c, c.y, {part.images, part.y_rows, part.outs}, y, dense_y);
+    x.tensor = number_of_x, y.tensor = number_of_y;
+    describe_weight(c, part, w_dtype);
+    if (!c.bias.defined()) return;
+    bias = {number_of_bias, bytes_of(part.outs.begin, c.bias.dtype()),
+            Desc({part.outs.size()}, type_of(c.bias.dtype()), memory::format_tag::a)};
+  }
+
+  auto forward() const {
+    return describe<dnnl::convolution_forward>(dnnl::prop_kind::forward_training,
+                                               dnnl::algorithm::convolution_direct, dense_x, w_any,
+                                               bias.desc, dense_y, stride, dilation, lead, trail);
+  }
+
+ private:
+  // The tensor's own strides are arbitrary in dimensions of size 1 (one input channel).
+  static void describe_activation(const Convolution& c, const Tensor& t, const Block& block,
+                                  Operand& operand, Desc& dense) {
+    Shape shape = t.shape();
+    shape[0] = block.images.size(), shape[1] = block.channels.size(), shape[2] = block.rows.size();
+    const Strides whole = dense_strides(t.shape(), c.format()),
+                  own = dense_strides(shape, c.format());
+    bool has_gaps = false;
+    for (int d = 0; d < shape.size(); ++d) has_gaps |= shape[d] > 1 && whole[d] != own[d];
+    dense = Desc(dims_of(shape), type_of(t.dtype()), dims_of(own));
+    operand.desc = has_gaps ? Desc(dims_of(shape), type_of(t.dtype()), dims_of(whole)) : dense;
+    operand.offset = bytes_of(block.images.begin * whole[0] + block.channels.begin * whole[1] +
+                                  block.rows.begin * whole[2],
+                              t.dtype());
+  }
+
+  void describe_weight(const Convolution& c, const ConvPart& part, DType dtype) {
+    memory::dims sizes = dims_of(c.w.shape()), steps = dims_of(c.w.strides());
+    std::int64_t begin = part.outs.begin * steps[0];
+    sizes[0] = part.outs.size();
+    if (c.options.groups == 1) {
+      sizes[1] = part.ins.size();
+      begin += part.ins.begin * steps[1];
+    } else {  // oneDNN reads (O, I/g, ...) as (g, O/g, I/g, ...).
+      sizes[0] /= part.groups;
+      steps.insert(steps.begin(), steps[0] * sizes[0]);
+      sizes.insert(sizes.begin(), part.groups);
+    }
+    w = {number_of_w, bytes_of(begin, dtype), Desc(sizes, type_of(dtype), steps)};
+    w_any = Desc(sizes, type_of(c.x.dtype()), memory::format_tag::any);
+    // oneDNN sums in float32. If the caller's gradient is float32, it must not be rounded to
+    // bfloat16 in between.
+    dw_any = Desc(sizes, type_of(dtype), memory::format_tag::any);
+  }
+};
+
+void add_forward(Plan& plan, const Convolution& c, const ConvPart& part) {
+  const ConvDescs descs(c, part, c.w.dtype());
+  const auto forward = descs.forward();
+  plan.add_primitive(forward);
+  plan.add(DNNL_ARG_SRC, descs.x, forward.src_desc());
+  plan.add(DNNL_ARG_WEIGHTS, descs.w, forward.weights_desc());
+  plan.add(DNNL_ARG_DST, descs.y, forward.dst_desc());
+  if (c.bias.defined()) plan.add(DNNL_ARG_BIAS, descs.bias, forward.bias_desc());
+}
+
+void add_backward_input(Plan& plan, const Convolution& c, const ConvPart& part) {
+  const ConvDescs descs(c, part, c.w.dtype());
+  const auto backward = describe_backward<dnnl::convolution_backward_data>(
+      descs.forward(), dnnl::algorithm::convolution_direct, descs.dense_x, descs.w_any,
+      descs.dense_y, descs.stride, descs.dilation, descs.lead, descs.trail);
+  plan.add_primitive(backward);
+  plan.add(DNNL_ARG_DIFF_DST, descs.y, backward.diff_dst_desc());
+  plan.add(DNNL_ARG_WEIGHTS, descs.w, backward.weights_desc());
+  plan.add(DNNL_ARG_DIFF_SRC, descs.x, backward.diff_src_desc());
+}
+
+// Adds what computes a summand of the gradients, or the gradients themselves if `copy` is none.
+void add_backward_weight(Plan& plan, const Convolution& c, const ConvPart& part,
+                         std::optional<std::int64_t> copy) {
+  ConvDescs descs(c, part, copy ? float32 : c.w.dtype());
+  descs.w.copy = copy;
+  if (copy && c.bias.defined())
+    descs.bias = {number_of_bias, bytes_of(part.outs.begin, float32),
+                  Desc({part.outs.size()}, type_of(float32), memory::format_tag::a), copy};
+  const auto backward = describe_backward<dnnl::convolution_backward_weights>(
+      descs.forward(), dnnl::algorithm::convolution_direct, descs.dense_x, descs.dw_any,
+      descs.bias.desc, descs.dense_y, descs.stride, descs.dilation, descs.lead, descs.trail);
+  plan.add_primitive(backward);
+  plan.add(DNNL_ARG_SRC, descs.x, backward.src_desc());
+  plan.add(DNNL_ARG_DIFF_DST, descs.y, backward.diff_dst_desc());
+  plan.add(DNNL_ARG_DIFF_WEIGHTS, descs.w, backward.diff_weights_desc());
+  if (c.bias.defined()) plan.add(DNNL_ARG_DIFF_BIAS, descs.bias, backward.diff_bias_desc());
+}
+
 }  // namespace
 
 bool convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
                          const ConvOptions& options, const Tensor& y) {
   if (misses_padded_windows(w, options) || misreads_single_columns(w, options, y)) return false;
-  if (!PackedWeights::of(w) && is_divided_by_channels(w, y, options)) {
-    const ChannelShares ys(y);
-    return in_shares(y.size(1), {x, w, bias, y}, [&](std::int64_t begin, std::int64_t end) {
-      const Tensor own = ys.part(begin, end, x);
-      if (!convolution_forward(x, part(w, 0, begin, end), part(bias, 0, begin, end), options, own))
-        return false;
-      table().elementwise.copy(own, part(y, 1, begin, end));
-      return true;
-    });
-  }
-  if (is_divided(x.size(0)))
-    return in_shares(x.size(0), {x, w, bias, y}, [&](std::int64_t begin, std::int64_t end) {
-      return convolution_forward(part(x, 0, begin, end), w, bias, options, part(y, 0, begin, end));
-    });
-  const PrimitiveKey key('f', {x, w, bias, y}, options);
-  return run_cached(
-      "convolution", key, {pointer(x), pointer(w), pointer(y), pointer(bias)},
-      [&](OnednnPrimitive& primitive) {
-        const ConvDescs descs(x, w, y, bias, options);
-        const auto forward = descs.forward();
-        primitive.set_primitive(forward);
-        primitive.add(DNNL_ARG_SRC, Direction::in, descs.x, forward.src_desc());
-        primitive.add(DNNL_ARG_WEIGHTS, Direction::in, descs.w, forward.weights_desc());
-        primitive.add(DNNL_ARG_DST, Direction::out, descs.y, forward.dst_desc());
-        if (bias.defined())
-          primitive.add(DNNL_ARG_BIAS, Direction::in, descs.bias, forward.bias_desc());
-      },
-      PackedWeights::of(w));
+  const auto build = [&](Plan& plan) {
+    const Convolution c(x, w, y, bias, options);
+    const Work work = work_of_outputs(c);
+    for (const Blocks& share : divide(work, num_threads())) {
+      plan.add_share();
+      for (const Block& block : share) add_forward(plan, c, part_of_outputs(c, work, block));
+    }
+  };
+  return run_cached("convolution", PlanKey('f', {x, w, bias, y}, options),
+                    {pointer(x), pointer(w), pointer(y), pointer(bias)}, build,
+                    PackedWeights::of(w));
 }
 
 bool convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,
                                 const Tensor& dx) {
-  if (!PackedWeights::of(w) && is_divided_by_channels(w, dx, options)) {
-    const ChannelShares dxs(dx);
-    return in_shares(dx.size(1), {dy, w, dx}, [&](std::int64_t begin, std::int64_t end) {
-      const Tensor own = dxs.part(begin, end, dy);
-      if (!convolution_backward_input(dy, part(w, 1, begin, end), options, own)) return false;
-      table().elementwise.copy(own, part(dx, 1, begin, end));
-      return true;
-    });
+  const auto build = [&](Plan& plan) {
+    const Convolution c(dx, w, dy, {}, options);
+    const Work work = work_of_inputs(c);
+    for (const Blocks& share : divide(work, num_threads())) {
+      plan.add_share();
+      for (const Block& block : share) add_backward_input(plan, c, part_of_inputs(c, work, block));
+    }
+  };
+  return run_cached("convolution backward", PlanKey('i', {dy, w, dx}, options),
+                    {pointer(dx), pointer(w), pointer(dy)}, build, PackedWeights::of(w));
+}
+
+bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
+                                 const Tensor& dw, const Tensor& db) {
+  if (spanned_elements(dw.shape(), dw.strides()) != dw.numel()) {  // the plan adds dense copies
+    const Tensor dense = empty(dw.shape(), {dw.dtype()});
+    if (!convolution_backward_weight(x, dy, options, dense, db)) return false;
+    table().elementwise.copy(dense, dw);
+    return true;
   }
-  if (is_divided(dy.size(0)))
-    return in_shares(dy.size(0), {dy, w, dx}, [&](std::int64_t begin, std::int64_t end) {
-      return convolution_backward_input(part(dy, 0, begin, end), w, options,
-                                        part(dx, 0, begin, end));
-    });
-  const PrimitiveKey key('i', {dy, w, dx}, options);
-  return run_cached(
-      "convolution backward", key, {pointer(dy), pointer(w), pointer(dx)},
-      [&](OnednnPrimitive& primitive) {
-        const ConvDescs descs(dx, w, dy, {}, options);
-        const auto backward = describe_backward<dnnl::convolution_backward_data>(
-            descs.forward(), dnnl::algorithm::convolution_direct, descs.x, descs.w_any, descs.y,
-            descs.stride, descs.dilation, descs.padding, descs.padding);
-        primitive.set_primitive(backward);
-        primitive.add(DNNL_ARG_DIFF_DST, Direction::in, descs.y, backward.diff_dst_desc());
-        primitive.add(DNNL_ARG_WEIGHTS, Direction::in, descs.w, backward.weights_desc());
-        primitive.add(DNNL_ARG_DIFF_SRC, Direction::out, descs.x, backward.diff_src_desc());
-      },
-      PackedWeights::of(w));
+  const auto build = [&](Plan& plan) {
+    const Convolution c(x, dw, dy, db, options);
+    Work work = work_of_outputs(c);
+    work.adds_rows = true;
+    const std::vector<Blocks> shares = divide(work, num_threads());
+    const std::int64_t copies = copies_of(shares);
+    if (copies > 1) {
+      plan.add_sum(number_of_w, dw.numel(), dw.dtype(), copies);
+      if (db.defined()) plan.add_sum(number_of_bias, db.numel(), db.dtype(), copies);
+    }
+    std::int64_t next = 0;
+    for (const Blocks& share : shares) {
+      plan.add_share();
+      for (const Block& block : share) {
+        const auto copy = copies > 1 ? std::optional(next++ % copies) : std::nullopt;
+        add_backward_weight(plan, c, part_of_outputs(c, work, block), copy);
+      }
+    }
+  };
+  return run_cached("convolution backward", PlanKey('w', {x, dy, dw, db}, options),
+                    {pointer(x), pointer(dw), pointer(dy), pointer(db)}, build);
 }
 
 bool has_amx() {
@@ -187,187 +379,17 @@ bool emulates_bfloat16() {
   return emulates;
 }
 
-bool misreads_strides() { return !is_older_than(3, 3); }
-
-bool misreads_strided_groups(const ConvOptions& options) {
-  return !is_older_than(3, 3) && options.groups > 1 && has_stride(options);
-}
+bool needs_plain_strides() { return !is_older_than(3, 3); }
 
 bool reads_unwritten_memory(const Tensor& x, const ConvOptions& options) {
   const bool is_padded = std::ranges::any_of(options.padding, [](auto size) { return size > 0; });
   return x.shape()[x.rank() - 1] < options.stride[x.rank() - 3] || (x.rank() == 5 && is_padded);
 }
 
-bool misreads_odd_channels(const Tensor& dy, const Tensor& w, const ConvOptions& options) {
+bool misreads_bfloat16(const Tensor& dy, const Tensor& w, const ConvOptions& options) {
+  if (!is_older_than(3, 3)) return options.groups > 1 && has_stride(options);
   const bool is_pointwise = w.numel() == w.size(0) * w.size(1);
   return is_older_than(2, 7) && is_pointwise && dy.size(1) / options.groups % 2 == 1;
-}
-
-bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
-                                 const Tensor& dw, const Tensor& db) {
-  if (is_divided_by_channels(dw, dy, options)) {
-    const ChannelShares dys(dy);
-    return in_shares(dy.size(1), {x, dy, dw, db}, [&](std::int64_t begin, std::int64_t end) {
-      const Tensor own = dys.part(begin, end, x);
-      table().elementwise.copy(part(dy, 1, begin, end), own);
-      return convolution_backward_weight(x, own, options, part(dw, 0, begin, end),
-                                         part(db, 0, begin, end));
-    });
-  }
-  if (is_divided(x.size(0))) return backward_weight_in_shares(x, dy, options, dw, db);
-  const PrimitiveKey key('w', {x, dy, dw, db}, options);
-  return run_cached(
-      "convolution backward", key, {pointer(x), pointer(dy), pointer(dw), pointer(db)},
-      [&](OnednnPrimitive& primitive) {
-        const ConvDescs descs(x, dw, dy, db, options);
-        // oneDNN sums in float32. If the caller's gradient is float32, it must not be rounded to
-        // bfloat16 in between.
-        const Desc dw_any(descs.w_sizes, type_of(dw.dtype()), memory::format_tag::any);
-        const auto backward = describe_backward<dnnl::convolution_backward_weights>(
-            descs.forward(), dnnl::algorithm::convolution_direct, descs.x, dw_any, descs.bias,
-            descs.y, descs.stride, descs.dilation, descs.padding, descs.padding);
-        primitive.set_primitive(backward);
-        primitive.add(DNNL_ARG_SRC, Direction::in, descs.x, backward.src_desc());
-        primitive.add(DNNL_ARG_DIFF_DST, Direction::in, descs.y, backward.diff_dst_desc());
-        primitive.add(DNNL_ARG_DIFF_WEIGHTS, Direction::out, descs.w, backward.diff_weights_desc());
-        if (db.defined())
-          primitive.add(DNNL_ARG_DIFF_BIAS, Direction::out, descs.bias, backward.diff_bias_desc());
-      });
-}
-
-bool pooling_takes_layouts(const Tensor& x, const Tensor& y, const Tensor& index) {
-  const auto format = common_format(x, y);
-  return format && (!index.defined() || (index.dtype() == uint8 && index.is_contiguous(*format)));
-}
-
-namespace {
-
-// A pooling as oneDNN describes it. The index tensor of kernels/kernels.h holds oneDNN's workspace,
-// provided that this has one byte for each element of y.
-struct PoolDescs {
-  Desc x, y, index;
-  dnnl::algorithm algorithm;
-  memory::dims kernel, stride, padding, dilation;
-  bool has_index;
-
-  PoolDescs(const Tensor& x_tensor, const Tensor& y_tensor, const Tensor& index_tensor,
-            const PoolOptions& options, bool max)
-      : algorithm(max                         ? dnnl::algorithm::pooling_max
-                  : options.count_include_pad ? dnnl::algorithm::pooling_avg_include_padding
-                                              : dnnl::algorithm::pooling_avg_exclude_padding),
-        kernel(dims_of(options.kernel)),
-        stride(dims_of(options.stride)),
-        padding(dims_of(options.padding)),
-        dilation(kernel.size(), 0),
-        has_index(index_tensor.defined()) {
-    if (!pooling_takes_layouts(x_tensor, y_tensor, index_tensor))
-      throw dnnl::error(dnnl_unimplemented, "pooling with these layouts");
-    const auto format = common_format(x_tensor, y_tensor);
-    x = activation_desc(x_tensor, *format);
-    y = activation_desc(y_tensor, *format);
-    if (has_index) index = activation_desc(index_tensor, *format);
-  }
-
-  auto forward() const {
-    const auto kind = has_index ? dnnl::prop_kind::forward_training
-                                : dnnl::prop_kind::forward_inference;
-    const auto desc =
-        describe<PoolingForward>(kind, algorithm, x, y, stride, kernel, dilation, padding, padding);
-    if (has_index && desc.workspace_desc() != index)
-      throw dnnl::error(dnnl_unimplemented, "max pooling's workspace");
-    return desc;
-  }
-};
-
-}  // namespace
-
-bool pooling_forward(const Tensor& x, const PoolOptions& options, bool max, const Tensor& y,
-                     const Tensor& index) {
-  if (is_divided(x.size(0)))
-    return in_shares(x.size(0), {x, y, index}, [&](std::int64_t begin, std::int64_t end) {
-      return pooling_forward(part(x, 0, begin, end), options, max, part(y, 0, begin, end),
-                             part(index, 0, begin, end));
-    });
-  const PrimitiveKey key(max ? 'M' : 'A', {x, y, index}, options);
-  return run_cached(
-      "pooling", key, {pointer(x), pointer(y), pointer(index)}, [&](OnednnPrimitive& primitive) {
-        const PoolDescs descs(x, y, index, options, max);
-        const auto forward = descs.forward();
-        primitive.set_primitive(forward);
-        primitive.add(DNNL_ARG_SRC, Direction::in, descs.x, forward.src_desc());
-        primitive.add(DNNL_ARG_DST, Direction::out, descs.y, forward.dst_desc());
-        if (index.defined())
-          primitive.add(DNNL_ARG_WORKSPACE, Direction::out, descs.index, forward.workspace_desc());
-      });
-}
-
-bool pooling_backward(const Tensor& dy, const Tensor& index, const PoolOptions& options, bool max,
-                      const Tensor& dx) {
-  if (is_divided(dy.size(0)))
-    return in_shares(dy.size(0), {dy, index, dx}, [&](std::int64_t begin, std::int64_t end) {
-      return pooling_backward(part(dy, 0, begin, end), part(index, 0, begin, end), options, max,
-                              part(dx, 0, begin, end));
-    });
-  const PrimitiveKey key(max ? 'm' : 'a', {dy, index, dx}, options);
-  return run_cached(
-      "pooling backward", key, {pointer(dy), pointer(dx), pointer(index)},
-      [&](OnednnPrimitive& primitive) {
-        const PoolDescs descs(dx, dy, index, options, max);
-        const auto backward = describe_backward<PoolingBackward>(
-            descs.forward(), descs.algorithm, descs.x, descs.y, descs.stride, descs.kernel,
-            descs.dilation, descs.padding, descs.padding);
-        primitive.set_primitive(backward);
-        primitive.add(DNNL_ARG_DIFF_DST, Direction::in, descs.y, backward.diff_dst_desc());
-        primitive.add(DNNL_ARG_DIFF_SRC, Direction::out, descs.x, backward.diff_src_desc());
-        if (index.defined())
-          primitive.add(DNNL_ARG_WORKSPACE, Direction::in, descs.index, backward.workspace_desc());
-      });
-}
-
-namespace {
-
-Desc matrix_desc(const Tensor& t, DType dtype) {
-  memory::dims sizes = dims_of(t.shape()), strides = dims_of(t.strides());
-  // A batch dimension that is expanded in the tensor broadcasts in oneDNN.
-  for (std::size_t d = 0; d + 2 < sizes.size(); ++d)
-    if (strides[d] == 0) strides[d] = sizes[d] = 1;
-  // Strides of dimensions of size 1 are arbitrary, but some of oneDNN's kernels read them. They are
-  // replaced by the strides of a dense matrix.
-  const std::size_t column = sizes.size() - 1, row = column - 1;
-  if (sizes[row] == 1) strides[row] = strides[column] == 1 ? sizes[column] : 1;
-  if (sizes[column] == 1) strides[column] = strides[row] == 1 ? sizes[row] : 1;
-  return Desc(sizes, type_of(dtype), strides);
-}
-
-// Describes a bias as a tensor of the rank of `out` that broadcasts.
-Desc bias_desc(const Tensor& bias, const Tensor& out) {
-  if (!bias.defined()) return {};
-  memory::dims sizes(static_cast<std::size_t>(out.rank()), 1);
-  sizes.back() = bias.numel();
-  return Desc(sizes, type_of(bias.dtype()), dims_of(dense_strides(Shape(sizes))));
-}
-
-}  // namespace
-
-bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
-  if (const auto result = matmul_in_shares(a, b, bias, out)) return *result;
-  const PrimitiveKey key('p', {a, b, bias, out});
-  return run_cached("matmul", key, {pointer(a), pointer(b), pointer(out), pointer(bias)},
-                    [&](OnednnPrimitive& primitive) {
-                      // Both factors have the dtype of `a`: a reorder converts a float32 `b`.
-                      const Desc a_desc = matrix_desc(a, a.dtype()),
-                                 b_desc = matrix_desc(b, a.dtype()),
-                                 out_desc = matrix_desc(out, out.dtype()),
-                                 added = bias_desc(bias, out);
-                      const auto product = describe<dnnl::matmul>(a_desc, b_desc, added, out_desc);
-                      primitive.set_primitive(product);
-                      primitive.add(DNNL_ARG_SRC, Direction::in, a_desc, product.src_desc());
-                      primitive.add(DNNL_ARG_WEIGHTS, Direction::in, matrix_desc(b, b.dtype()),
-                                    product.weights_desc());
-                      primitive.add(DNNL_ARG_DST, Direction::out, out_desc, product.dst_desc());
-                      if (bias.defined())
-                        primitive.add(DNNL_ARG_BIAS, Direction::in, added, product.bias_desc());
-                    });
 }
 
 }  // namespace tutti::kernels::cpu::onednn

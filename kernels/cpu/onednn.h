@@ -1,5 +1,5 @@
-// Convolution, pooling and matrix products through oneDNN. All calls of oneDNN are in onednn.cpp
-// and onednn_primitive.*, so that another major version of it touches no other file. The arguments
+// Convolution and matrix products through oneDNN. All calls of oneDNN are in onednn*.cpp and
+// onednn_primitive.h, so that another major version of it touches no other file. The arguments
 // are those of kernels/kernels.h, but no tensor may be empty.
 #pragma once
 
@@ -16,14 +16,6 @@ bool convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOpt
                                 const Tensor& dx);
 bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
                                  const Tensor& dw, const Tensor& db);
-/// Computes max pooling if `max`, else average pooling. Unlike the code in pooling.cpp, oneDNN
-/// ignores a NaN in a window, and it adds the gradients of overlapping windows in the dtype of dx.
-bool pooling_forward(const Tensor& x, const PoolOptions& options, bool max, const Tensor& y,
-                     const Tensor& index);
-bool pooling_backward(const Tensor& dy, const Tensor& index, const PoolOptions& options, bool max,
-                      const Tensor& dx);
-/// Returns whether the poolings above take tensors of these layouts; `index` may be undefined.
-bool pooling_takes_layouts(const Tensor& x, const Tensor& y, const Tensor& index);
 bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out);
 
 /// Returns whether this processor has AMX, with which oneDNN multiplies bfloat16 numbers some eight
@@ -36,17 +28,13 @@ bool has_amx();
 /// last one is infinite. With AVX2 alone it has no kernel.
 bool emulates_bfloat16();
 
-/// Returns whether matmul() may be wrong for a batch of several dimensions, for a row of gapped
-/// elements as `a`, and for a column of gapped elements as `out`. oneDNN 3.7.2 is, for about a
-/// tenth of such products, on a processor with AVX-512. Versions 2.6.3 and 3.2 are not; those
-/// between were not examined, and are taken to have the fault, as all later ones are. Products
-/// with matrices that are repeated for a batch crash in 3.11 (its issue 4396).
-bool misreads_strides();
-
-/// Returns whether convolution_backward_input() may return NaN for a bfloat16 dy. oneDNN 3.7.2 does
-/// in one and two spatial dimensions with groups and strides, depending on what memory held
-/// before. Versions as for misreads_strides().
-bool misreads_strided_groups(const ConvOptions& options);
+/// Returns whether this version of oneDNN reads some strides wrongly, so that matmul() must not get
+/// a batch of several dimensions, a row of gapped elements as `a`, or a column of gapped elements
+/// as `out`. With 3.7.2 about a tenth of such products are wrong on a processor with AVX-512.
+/// Versions 2.6.3 and 3.2 read them well; those between were not examined, and are taken to have
+/// the fault, as all later ones are. Products with matrices that are repeated for a batch crash
+/// in 3.11 (its issue 4396).
+bool needs_plain_strides();
 
 /// Returns whether convolution_backward_weight() may be wrong for a bfloat16 x. oneDNN reads
 /// scratch memory that it never wrote where rows are shorter than the stride and, in some shapes of
@@ -56,8 +44,10 @@ bool reads_unwritten_memory(const Tensor& x, const ConvOptions& options);
 
 /// Returns whether convolution_backward_input() may be wrong for a bfloat16 dy. With kernels of one
 /// element and an odd number of output channels oneDNN 2.6.3 returns wrong gradients where images
-/// have a multiple of 30 elements, on a processor with AVX-512. Versions
-/// up to 2.6 are taken to have the fault; 3.7.2 does not have it, and no other was examined.
-bool misreads_odd_channels(const Tensor& dy, const Tensor& w, const ConvOptions& options);
+/// have a multiple of 30 elements, on a processor with AVX-512. Versions up to 2.6 are taken to
+/// have the fault; 3.7.2 does not have it, and no other was examined. In one and two spatial
+/// dimensions with groups and strides 3.7.2 returns NaN, depending on what memory held before.
+/// Versions as for needs_plain_strides().
+bool misreads_bfloat16(const Tensor& dy, const Tensor& w, const ConvOptions& options);
 
 }  // namespace tutti::kernels::cpu::onednn

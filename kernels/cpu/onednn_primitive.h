@@ -1,8 +1,9 @@
-// Runs oneDNN primitives, together with the reorders that they need, and keeps them per thread
-// under a key of everything they depend on. Only onednn.cpp includes this file and decides what the
-// primitives compute.
+// Plans of computations by oneDNN: which primitives compute the shares of a call, together with the
+// reorders that they need. Each thread keeps its plans under a key of everything they depend on.
+// onednn.cpp and onednn_matmul.cpp decide what the primitives compute.
 #pragma once
 
+#include "../../core/error.h"
 #include "../../core/parallel.h"
 #include "../options.h"
 #include "packed_weights.h"
@@ -10,7 +11,9 @@
 #include <dnnl.hpp>
 
 #include <functional>
+#include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace tutti::kernels::cpu::onednn {
@@ -22,9 +25,6 @@ dnnl::primitive_attr attributes();
 // makes the descriptor of a primitive from an operation descriptor, oneDNN 3 directly. The
 // arguments and their order are the same.
 #if DNNL_VERSION_MAJOR >= 3
-
-using PoolingForward = dnnl::pooling_forward;
-using PoolingBackward = dnnl::pooling_backward;
 
 /// Returns the descriptor of a primitive from the arguments that oneDNN documents, without the
 /// engine and the attributes. Throws dnnl::error with dnnl_unimplemented if oneDNN has no kernel.
@@ -41,10 +41,6 @@ typename Primitive::primitive_desc describe_backward(const Forward& forward,
 }
 
 #else
-
-// The first version of pooling in oneDNN 2 has no dilation.
-using PoolingForward = dnnl::pooling_v2_forward;
-using PoolingBackward = dnnl::pooling_v2_backward;
 
 template <class Primitive, class... Arguments>
 typename Primitive::primitive_desc describe(const Arguments&... arguments) {
@@ -64,50 +60,119 @@ typename Primitive::primitive_desc describe_backward(const Forward& forward,
 using dnnl::memory;
 using Desc = memory::desc;
 
-/// A oneDNN primitive, together with the reorders between the layouts of the caller's tensors and
-/// those that the primitive requires. Only weights are reordered, because activations are described
-/// in their own layout. Only one thread may use it.
-class OnednnPrimitive {
- public:
-  enum class Direction { in, out };
-
-  template <class PrimitiveDesc>
-  void set_primitive(const PrimitiveDesc& desc) {
-    primitive_ = dnnl::primitive(desc.get());
-    calls_gemm_ = std::string(desc.impl_info_str()).find("gemm") != std::string::npos;
-    reserve_scratchpad(desc.scratchpad_desc());
+inline memory::data_type type_of(DType dtype) {
+  switch (dtype) {
+    case DType::float32: return memory::data_type::f32;
+    case DType::bfloat16: return memory::data_type::bf16;
+    default: fail<DTypeError>("oneDNN: no kernels for {}", to_string(dtype));
   }
-  /// Adds an argument (DNNL_ARG_...), which the caller has in layout `given` and the primitive in
-  /// layout `wanted`. The order of calls is the order of the pointers of run().
-  void add(int argument, Direction direction, const Desc& given, const Desc& wanted);
-  /// Computes the primitive of operation `op`. Throws an Error that names `op` if there is not
-  /// enough memory. Takes reordered weights from `packed` unless it is null.
-  void run(const char* op, std::initializer_list<void*> pointers, PackedWeights* packed);
+}
 
- private:
-  struct Argument {
-    int id;  // DNNL_ARG_...
-    Direction direction;
-    memory given;   // The caller's memory.
-    memory wanted;  // Scratch memory in the primitive's layout, used if the layouts differ.
-    dnnl::reorder reorder;
-    std::size_t offset;  // The offset of `wanted` in the scratch memory.
-  };
-  void reserve_scratchpad(const Desc& desc);
+inline memory::dims dims_of(const Dims& dims) { return {dims.begin(), dims.end()}; }
 
-  dnnl::primitive primitive_;
-  std::vector<Argument> arguments_;
-  Desc scratchpad_;
-  std::size_t bytes_ = 0, scratchpad_bytes_ = 0;
-  bool calls_gemm_ = false;  // Whether the primitive calls oneDNN's GEMM, which allocates memory.
-  bool has_run_ = false;     // Whether the code that oneDNN compiles in the first call exists.
+inline void* pointer(const Tensor& tensor) { return tensor.defined() ? tensor.raw() : nullptr; }
+
+inline std::int64_t bytes_of(std::int64_t elements, DType dtype) {
+  return elements * static_cast<std::int64_t>(size_of(dtype));
+}
+
+/// A part of a tensor of the call, and how it lies in memory.
+struct Operand {
+  std::size_t tensor = 0;   ///< The tensor's number among the pointers of the call.
+  std::int64_t offset = 0;  ///< The bytes before the part.
+  Desc desc = {};
+  std::optional<std::int64_t> copy = {};  ///< The part belongs to this copy of the tensor.
 };
 
-/// Everything that a primitive depends on, including the thread count, as bytes.
-class PrimitiveKey {
+/// How a thread computes a call: in shares, which are series of oneDNN primitives. A primitive
+/// computes on one thread. Operands that the caller has in another layout than the primitive wants
+/// are converted: each part of a weight once, before the shares, all others by the share.
+class Plan {
+ public:
+  /// Begins a share, to which the primitives that follow belong.
+  void add_share() { shares_.emplace_back(); }
+  /// Adds a primitive to the share.
+  template <class PrimitiveDesc>
+  void add_primitive(const PrimitiveDesc& desc) {
+    shares_.back().push_back({dnnl::primitive(desc.get()), {}, {}});
+    add_scratchpad(shares_.back().back().memories, desc.scratchpad_desc());
+    ++calls_;
+  }
+  /// Adds an argument (DNNL_ARG_...) of the primitive, which wants it in layout `wanted`.
+  void add(int argument, const Operand& given, const Desc& wanted);
+  /// Lets primitives write to float32 copies of a dense tensor, which the plan adds in the end.
+  void add_sum(std::size_t tensor, std::int64_t elements, DType dtype, std::int64_t copies);
+  /// Computes the shares. `op` names the operation in errors. Takes converted weights from `packed`
+  /// unless it is null.
+  void run(const char* op, std::initializer_list<void*> pointers, PackedWeights* packed);
+  bool has_run() const { return has_run_; }
+  /// Returns how many primitives there are.
+  std::size_t calls() const { return calls_; }
+
+ private:
+  using Memories = std::unordered_map<int, memory>;  // by DNNL_ARG_...
+
+  struct Conversion {
+    dnnl::reorder reorder;
+    Memories memories;
+    std::size_t offset;  // of the converted operand in the scratch memory
+  };
+  struct Argument {
+    int id;
+    Operand given;
+    memory own;                            // in the caller's memory
+    std::optional<Conversion> conversion;  // of the share
+    std::optional<std::size_t> weight;     // the number of the converted weight
+  };
+  struct Call {
+    dnnl::primitive primitive;
+    Memories memories;
+    std::vector<Argument> arguments;
+    std::size_t bytes = 0;  // of converted operands
+  };
+  struct Weight {
+    Operand given;
+    Desc wanted;
+    Conversion conversion;
+    std::shared_ptr<Storage> packed;  // in a run with packed weights
+    void* data = nullptr;             // in a run
+  };
+
+  struct Sum {
+    std::size_t tensor;
+    std::int64_t elements, copies;
+    DType dtype;
+    std::size_t offset;  // of the copies in the scratch memory
+  };
+  // The memory of a run.
+  struct Addresses {
+    void* const* pointers;
+    char* scratch;
+  };
+
+  Conversion convert(const Desc& from, const Desc& to, std::size_t offset);
+  std::size_t number_of_weight(const Operand& given, const Desc& wanted);
+  void add_scratchpad(Memories& memories, const Desc& desc);
+  void* address(const Operand& operand, const Addresses& addresses) const;
+  void convert_weights(const Addresses& addresses, PackedWeights* packed);
+  void run_call(Call& call, const Addresses& addresses, char* scratch);
+  void add_copies(const Sum& sum, const Addresses& addresses) const;
+
+  std::vector<std::vector<Call>> shares_;
+  std::vector<Weight> weights_;
+  std::vector<Sum> sums_;
+  // The scratch memory holds converted weights and copies, and then for each share its converted
+  // operands and a scratchpad.
+  std::size_t common_bytes_ = 0, share_bytes_ = 0, scratchpad_bytes_ = 0;
+  std::size_t calls_ = 0;
+  bool has_run_ = false;  // Whether the code that oneDNN compiles in the first run exists.
+};
+
+/// Everything that a plan depends on, including the thread count, as bytes.
+class PlanKey {
  public:
   template <class... Options>
-  PrimitiveKey(char operation, std::initializer_list<Tensor> tensors, const Options&... options)
+  PlanKey(char operation, std::initializer_list<Tensor> tensors, const Options&... options)
       : text_(1, operation) {
     add(num_threads());
     for (const Tensor& tensor : tensors) add(tensor);
@@ -130,12 +195,6 @@ class PrimitiveKey {
     add(tensor.shape());
     add(tensor.strides());
   }
-  void add(const PoolOptions& options) {
-    add(options.kernel);
-    add(options.stride);
-    add(options.padding);
-    add(options.count_include_pad);
-  }
   void add(const ConvOptions& options) {
     add(options.stride);
     add(options.padding);
@@ -146,13 +205,11 @@ class PrimitiveKey {
   std::string text_;
 };
 
-/// Runs the primitive of `key` on the tensors' memory; `build` creates it in the first call. Each
-/// thread caches its own primitives, because their memory objects hold the pointers of the call.
-/// Returns false if oneDNN has no such primitive (`build` threw dnnl_unimplemented), and throws an
-/// Error that names `op` if there is not enough memory or oneDNN fails otherwise. `packed` holds
-/// copies of the weights, or is null.
-bool run_cached(const char* op, const PrimitiveKey& key, std::initializer_list<void*> pointers,
-                const std::function<void(OnednnPrimitive&)>& build,
-                PackedWeights* packed = nullptr);
+/// Runs the plan of `key` on the tensors' memory; `build` makes it in the first call. Returns false
+/// if oneDNN has no kernel (`build` threw dnnl_unimplemented), and throws an Error that names `op`
+/// if there is not enough memory or oneDNN fails otherwise. `packed` holds copies of the weights,
+/// or is null.
+bool run_cached(const char* op, const PlanKey& key, std::initializer_list<void*> pointers,
+                const std::function<void(Plan&)>& build, PackedWeights* packed = nullptr);
 
 }  // namespace tutti::kernels::cpu::onednn

@@ -15,20 +15,12 @@ bool convolution_backward_weight(const Tensor&, const Tensor&, const ConvOptions
                                  const Tensor&) {
   return false;
 }
-bool pooling_forward(const Tensor&, const PoolOptions&, bool, const Tensor&, const Tensor&) {
-  return false;
-}
-bool pooling_backward(const Tensor&, const Tensor&, const PoolOptions&, bool, const Tensor&) {
-  return false;
-}
-bool pooling_takes_layouts(const Tensor&, const Tensor&, const Tensor&) { return false; }
 bool matmul(const Tensor&, const Tensor&, const Tensor&, const Tensor&) { return false; }
 
 bool has_amx() { return false; }
 bool emulates_bfloat16() { return false; }
-bool misreads_strides() { return false; }
-bool misreads_strided_groups(const ConvOptions&) { return false; }
+bool needs_plain_strides() { return false; }
 bool reads_unwritten_memory(const Tensor&, const ConvOptions&) { return false; }
-bool misreads_odd_channels(const Tensor&, const Tensor&, const ConvOptions&) { return false; }
+bool misreads_bfloat16(const Tensor&, const Tensor&, const ConvOptions&) { return false; }
 
 }  // namespace tutti::kernels::cpu::onednn

@@ -63,8 +63,8 @@ void sgd(const SgdStep& s, std::span<const FusedUpdate> updates) {
 }
 
 void adam(const AdamStep& s, std::span<const FusedUpdate> updates) {
-  update_all<2, 3>("adam", updates,
-                   [&]<class C>(std::size_t, double step) { return AdamUpdate<C>::of(s, step); });
+  update_all<2>("adam", updates,
+                [&]<class C>(std::size_t, double step) { return AdamUpdate<C>::of(s, step); });
 }
 
 void lars(const LarsStep& s, std::span<const FusedUpdate> updates, const Tensor& squares) {
@@ -112,37 +112,6 @@ void sums_of_squares(std::span<const Tensor> tensors, const Tensor& out) {
              [&]<class T>() { to[k] = sum_of_squares(tensors[k].data<T>(), tensors[k].numel()); });
 }
 
-void clip(std::span<const Tensor> tensors, const Tensor& squares, double max_norm,
-          const Tensor& norm) {
-  const double* square = squares.data<double>();
-  double total = 0;
-  for (std::size_t k = 0; k < tensors.size(); ++k) total += square[k];
-  const double length = std::sqrt(total), factor = clip_factor(max_norm, length);
-  norm.data<double>()[0] = length;
-  if (factor >= 1) return;
-  for (const Tensor& x : tensors)
-    dispatch(Trained{}, x.dtype(), "clip", [&]<class T>() {
-      using C = Accumulate<T>;
-      T* values = x.data<T>();
-      const C f = C(factor);
-      parallel_for(x.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) values[i] = T(C(values[i]) * f);
-      });
-    });
-}
-
-void clip_values(std::span<const Tensor> tensors, double max_value) {
-  for (const Tensor& x : tensors)
-    dispatch(Trained{}, x.dtype(), "clip_values", [&]<class T>() {
-      using C = Accumulate<T>;
-      T* values = x.data<T>();
-      const C bound = static_cast<C>(max_value);
-      parallel_for(x.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t i = begin; i < end; ++i) values[i] = T(clipped(C(values[i]), bound));
-      });
-    });
-}
-
 void unscale(std::span<const Tensor> tensors, const Tensor& scale, const Tensor& found_inf) {
   std::atomic<bool> all_finite = true;
   for (const Tensor& x : tensors)
@@ -172,6 +141,25 @@ void scale_into(std::span<const Tensor> from, std::span<const Tensor> to, double
   }
 }
 
+void clip(std::span<const Tensor> tensors, const Tensor& squares, double max_norm,
+          const Tensor& norm) {
+  const double* square = squares.data<double>();
+  double total = 0;
+  for (std::size_t k = 0; k < tensors.size(); ++k) total += square[k];
+  const double length = std::sqrt(total), factor = clip_factor(max_norm, length);
+  norm.data<double>()[0] = length;
+  if (factor >= 1) return;
+  for (const Tensor& x : tensors)
+    dispatch(Trained{}, x.dtype(), "clip", [&]<class T>() {
+      using C = Accumulate<T>;
+      T* values = x.data<T>();
+      parallel_for(x.numel(), grain, [=](std::int64_t begin, std::int64_t end) {
+        const C scale = static_cast<C>(factor);
+        for (std::int64_t i = begin; i < end; ++i) values[i] = T(static_cast<C>(values[i]) * scale);
+      });
+    });
+}
+
 }  // namespace
 
 extern const Optimizer optimizer{.sgd = sgd,
@@ -179,7 +167,6 @@ extern const Optimizer optimizer{.sgd = sgd,
                                  .lars = lars,
                                  .sums_of_squares = sums_of_squares,
                                  .clip = clip,
-                                 .clip_values = clip_values,
                                  .unscale = unscale,
                                  .scale_into = scale_into};
 

@@ -15,21 +15,23 @@
 namespace tutti::kernels::cpu {
 
 /// The copies of one weight. Any thread may use them.
-class PackedWeights : public Storage::KernelData {
+class PackedWeights : public Storage::Companion {
  public:
   /// Lets kernels keep copies of `w` from now on (Convolution::keep_packed).
   static void keep(const Tensor& w) {
-    w.storage()->set_kernel_data(std::make_unique<PackedWeights>(*w.storage()));
+    w.storage()->packed_weights = std::make_unique<PackedWeights>(w);
   }
-  /// Returns the copies of a weight that fills its storage; null where none are kept.
+  /// Returns the copies of a weight that begins its storage; null where none are kept, and for
+  /// other views of the storage.
   static PackedWeights* of(const Tensor& w) {
-    Storage& storage = *w.storage();
-    const std::size_t bytes = static_cast<std::size_t>(w.numel()) * size_of(w.dtype());
-    const bool is_whole = w.offset() == 0 && bytes == storage.bytes();
-    return is_whole ? dynamic_cast<PackedWeights*>(storage.kernel_data()) : nullptr;
+    auto* const packed = static_cast<PackedWeights*>(w.storage()->packed_weights.get());
+    const bool is_same = packed && w.offset() == 0 && w.shape() == packed->shape_ &&
+                         w.strides() == packed->strides_;
+    return is_same ? packed : nullptr;
   }
 
-  explicit PackedWeights(const Storage& storage) : storage_(storage) {}
+  explicit PackedWeights(const Tensor& w)
+      : storage_(*w.storage()), shape_(w.shape()), strides_(w.strides()) {}
 
   /// Returns the copy in `layout`, which `pack` makes in the first call. Makes all copies anew if
   /// the weight has changed in place. The copy lives as long as the caller keeps it. Layouts of
@@ -42,12 +44,19 @@ class PackedWeights : public Storage::KernelData {
     for (const auto& [packed, copy] : copies_)
       if (const auto* other = std::any_cast<Layout>(&packed); other && *other == layout)
         return copy;
+    // Inputs of many sizes cut the weight in many ways, each with a copy. Layouts of few channels
+    // take more than the weight.
+    std::size_t bytes = 0;
+    for (const auto& [_, copy] : copies_) bytes += copy->bytes();
+    if (bytes > 3 * storage_.bytes() + (std::size_t{1} << 20)) copies_.erase(copies_.begin());
     copies_.emplace_back(layout, pack());
     return copies_.back().second;
   }
 
  private:
   const Storage& storage_;  // That of the weight, which owns this object.
+  const Shape shape_;
+  const Strides strides_;
   std::mutex mutex_;
   std::uint64_t version_ = 0;
   std::vector<std::pair<std::any, std::shared_ptr<Storage>>> copies_;

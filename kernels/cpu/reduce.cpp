@@ -7,6 +7,7 @@
 #include "../kernels.h"
 
 #include "../../core/parallel.h"
+#include "../../core/thread_owned.h"
 #include "dim_slices.h"
 #include "tensor_iterator.h"
 
@@ -133,8 +134,7 @@ constexpr std::int64_t outputs_per_part = 2048;  // Their accumulators fit into 
 template <Reduction op, class C>
 void reduce_by_outputs(const Tensor& in, const Tensor& out, int dim, std::int64_t parts) {
   const std::int64_t size = in.shape()[dim], count = std::clamp<std::int64_t>(parts, 1, size);
-  const std::int64_t grain =
-      std::max<std::int64_t>(1, count * elements_per_part / std::max<std::int64_t>(in.numel(), 1));
+  const std::int64_t grain = count * elements_per_part / std::max<std::int64_t>(in.numel(), 1);
   parallel_for(count, grain, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t p = first; p < last; ++p) {
       const std::int64_t begin = size * p / count, end = size * (p + 1) / count;
@@ -226,7 +226,7 @@ void topk(const Tensor& in, int dim, const Tensor& out) {
         to[offsets[1]] = first_largest<C>(from + offsets[0], size, stride);
         return;
       }
-      thread_local std::vector<std::int64_t> indices;
+      auto& indices = tutti::detail::of_thread<std::vector<std::int64_t>>();
       indices.resize(static_cast<std::size_t>(size));
       select_largest<C>(from + offsets[0], stride, indices, k);
       for (std::int64_t j = 0; j < k; ++j)

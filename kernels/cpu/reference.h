@@ -7,7 +7,7 @@
 
 namespace tutti::kernels::cpu::reference {
 
-void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
+void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out);
 void convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
                          const ConvOptions& options, const Tensor& y);
 void convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,

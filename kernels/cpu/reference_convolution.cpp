@@ -98,7 +98,7 @@ void fill(const Tensor& to, std::int64_t multiplications, const Sum& sum) {
   const SpatialView<T> view(to);
   const std::int64_t inner = to.shape()[1], planes = to.shape()[0] * inner;
   const std::int64_t cost = multiplications / std::max<std::int64_t>(planes, 1);
-  parallel_for(planes, std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(cost, 1)),
+  parallel_for(planes, 16384 / std::max<std::int64_t>(cost, 1),
                [&](std::int64_t begin, std::int64_t end) {
                  for (std::int64_t i = begin; i < end; ++i)
                    for_each_position(view.size, [&](const SpatialDims& position) {

@@ -148,21 +148,6 @@ void backward(const Tensor& g, const Tensor& y, int dim, bool log, const Tensor&
   });
 }
 
-// Throws if a target is out of range. It runs before any thread starts, because a parallel body
-// must not throw.
-void check_targets(const Tensor& targets, std::int64_t classes, const CrossEntropyRule& rule) {
-  const std::int64_t* data = targets.data<std::int64_t>();
-  TensorIterator({&targets}).for_each_block_serially([&](const Block& block) {
-    for (std::int64_t i = 0; i < block.count; ++i) {
-      const std::int64_t target = data[block.at(0, i)];
-      if (target != rule.ignore_index && (target < 0 || target >= classes))
-        fail<ValueError>(
-            "cross_entropy: expected targets from 0 to {} (or ignore_index {}), got {}",
-            classes - 1, rule.ignore_index, target);
-    }
-  });
-}
-
 // The logits of the first class, which have the shape of the targets.
 Tensor first_class(const Tensor& x) {
   return x.alias(without_dim(x.shape(), 1), without_dim(x.strides(), 1), x.offset());
@@ -189,7 +174,7 @@ void for_each_position(const TensorIterator& positions, const Tensor& logits, co
 
 void cross_entropy(const Tensor& logits, const Tensor& targets, const CrossEntropyRule& rule,
                    const Tensor& losses, const Tensor& normalizers) {
-  check_targets(targets, logits.shape()[1], rule);
+  check_indices("cross_entropy", targets, logits.shape()[1], rule.ignore_index);
   dispatch(RealTypes{}, logits.dtype(), "cross_entropy", [&]<class T>() {
     using C = ComputeType<T>;
     const T* from = logits.data<T>();
@@ -292,6 +277,8 @@ struct CrossEntropyGradient {
 void cross_entropy_grad(const Tensor& g, const Tensor& logits, const Tensor& targets,
                         const CrossEntropyRule& rule, const Tensor& normalizers,
                         const Tensor& out) {
+  // The targets may have changed since the forward.
+  check_indices("cross_entropy", targets, logits.shape()[1], rule.ignore_index);
   dispatch(RealTypes{}, logits.dtype(), "cross_entropy", [&]<class T>() {
     using C = ComputeType<T>;
     const CrossEntropyGradient<C, T> gradient{targets.data<std::int64_t>(),

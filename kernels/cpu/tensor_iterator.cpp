@@ -65,7 +65,7 @@ void TensorIterator::tile_transposed() {
 }
 
 void TensorIterator::visit_in_parallel(Call call, const void* body, std::int64_t cost) const {
-  const std::int64_t grain = std::max<std::int64_t>(1, 16 * Block::max_count / cost);
+  const std::int64_t grain = 16 * Block::max_count / cost;
   parallel_for(product(shape_, 0, shape_.size()), grain,
                [&](std::int64_t begin, std::int64_t end) { visit(begin, end, call, body); });
 }
@@ -98,6 +98,24 @@ void TensorIterator::visit(std::int64_t begin, std::int64_t end, Call call,
         block.offset[k] += strides_[k][d - 1] - shape_[d] * strides_[k][d];
     }
   }
+}
+
+void check_indices(const char* op, const Tensor& indices, std::int64_t size,
+                   std::optional<std::int64_t> ignored) {
+  if (indices.numel() == 0) return;
+  Shape shape = indices.shape();  // without the repeats of expanded dimensions
+  for (int d = 0; d < shape.size(); ++d)
+    if (indices.strides()[d] == 0) shape[d] = 1;
+  const Tensor once = indices.alias(shape, indices.strides(), indices.offset());
+  const std::int64_t* const data = once.data<std::int64_t>();
+  TensorIterator({&once}).for_each_block_serially([&](const Block& block) {
+    for (std::int64_t i = 0; i < block.count; ++i)
+      if (const std::int64_t index = data[block.at(0, i)];
+          (index < 0 || index >= size) && index != ignored)
+        fail<ValueError>("{}: expected {} from 0 to {}{}, got {}", op,
+                         ignored ? "targets" : "indices", size - 1,
+                         ignored ? fmt::format(" (or ignore_index {})", *ignored) : "", index);
+  });
 }
 
 namespace {

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <optional>
 
 #include "../../core/begin_cpu_level.h"
 
@@ -36,8 +37,8 @@ class TensorIterator {
   /// The first tensor (usually the output) decides the order; the others broadcast to its shape.
   TensorIterator(std::initializer_list<const Tensor*> tensors);
 
-  /// Calls body(const Block&) for blocks that cover the first tensor, from several threads. `body`
-  /// must not throw. `cost` is the work for an element, 1 where it computes one number.
+  /// Calls body(const Block&) for blocks that cover the first tensor, from several threads.
+  /// `cost` is the work for an element, 1 where it computes one number.
   template <class Body>
   void for_each_block(const Body& body, std::int64_t cost = 1) const {
     visit_in_parallel(call_body<Body>, &body, cost);
@@ -63,6 +64,11 @@ class TensorIterator {
   Shape shape_;  // The merged dimensions, outermost first; never empty.
   std::array<Strides, Block::max_tensors> strides_;
 };
+
+/// Throws if an index is not in [0, size) and not the `ignored` one, which targets of `op` may
+/// have.
+void check_indices(const char* op, const Tensor& indices, std::int64_t size,
+                   std::optional<std::int64_t> ignored = {});
 
 template <class C>
 using BlockBuffer = std::array<C, static_cast<std::size_t>(Block::max_count)>;

@@ -1,7 +1,8 @@
 // cpu::Math implements the mathematical functions of kernels/operations.h on the CPU. In
 // float32, exp and tanh are written without branches so that loops over them vectorise. Their
 // errors against float64 are at most 2 units in the last place (tests/kernels/elementwise_test.cpp
-// measures them). All other functions, and all functions in float64, call the C library.
+// measures them). All other functions, and all functions in float64, call the C library, which
+// looks at the bits of numbers: it gets 0 for denormal numbers where those are taken for 0.
 #pragma once
 
 #include <bit>
@@ -16,21 +17,25 @@ struct Math {
   static float exp(float x);
   static double exp(double x) { return std::exp(x); }
   static float tanh(float x);
-  static double tanh(double x) { return std::tanh(x); }
+  static double tanh(double x) { return flushed(std::tanh(flushed(x))); }
   // clang-format off
   template <class T> static T abs(T x) { return std::abs(x); }
-  template <class T> static T log(T x) { return std::log(x); }
+  template <class T> static T log(T x) { return flushed(std::log(flushed(x))); }
   template <class T> static T sqrt(T x) { return std::sqrt(x); }
-  template <class T> static T sin(T x) { return std::sin(x); }
-  template <class T> static T cos(T x) { return std::cos(x); }
+  template <class T> static T sin(T x) { return flushed(std::sin(flushed(x))); }
+  template <class T> static T cos(T x) { return flushed(std::cos(flushed(x))); }
   template <class T> static T floor(T x) { return std::floor(x); }
   template <class T> static T ceil(T x) { return std::ceil(x); }
   template <class T> static T rint(T x) { return std::rint(x); }
-  template <class T> static T erf(T x) { return std::erf(x); }
-  template <class T> static T pow(T x, T y) { return std::pow(x, y); }
+  template <class T> static T pow(T x, T y) { return flushed(std::pow(flushed(x), flushed(y))); }
   // clang-format on
 
  private:
+  /// Returns 0 for a number that the processor takes for 0.
+  template <class T>
+  static T flushed(T x) {
+    return x == T(0) ? std::copysign(T(0), x) : x;
+  }
   /// 2^n for n in [-126, 127].
   static float power_of_two(std::int32_t n) { return std::bit_cast<float>((n + 127) << 23); }
 };

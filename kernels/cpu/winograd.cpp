@@ -17,10 +17,12 @@ TUTTI_CPU_LEVEL_FUNCTION(TransformsFunction, winograd_transforms)
 namespace winograd {
 namespace {
 
-constexpr std::int64_t planes = 36;
+// A tile of 4x4 outputs has 6x6 inputs, of which each is an element of another plane.
+constexpr std::int64_t outputs_edge = 4, planes = 36, kernel_elements = 9;
 // The planes of a block of tiles should stay in the cache between a transform and the products. For
 // gradients of weights blocks are larger, because each adds to all of them.
-constexpr std::int64_t block_floats = std::int64_t{1} << 20;
+constexpr std::int64_t block_floats = std::int64_t{1} << 20,
+                       gradient_block_floats = 4 * block_floats;
 // Where one block holds all tiles, kernels are transformed and multiplied a part at a time: the
 // planes of 2048 x 512 channels would take 144 MiB, those of a part take 16.
 constexpr std::int64_t part_floats = std::int64_t{1} << 22;
@@ -48,7 +50,7 @@ struct Tiling {
 
  private:
   static std::int64_t tiles_of(std::int64_t size, std::int64_t d) {
-    return ((size + d - 1) / d + 3) / 4;
+    return ((size + d - 1) / d + outputs_edge - 1) / outputs_edge;
   }
 };
 
@@ -80,7 +82,8 @@ class Planes {
 
  private:
   static std::int64_t stride_of(std::int64_t rows, std::int64_t columns) {
-    return rows * columns + 16;
+    constexpr std::int64_t cache_line = 64 / sizeof(float);
+    return rows * columns + cache_line;
   }
 
   std::int64_t columns_, stride_;
@@ -129,9 +132,13 @@ std::int64_t block_of(std::int64_t tiles, std::int64_t ins, std::int64_t outs,
   return (tiles + blocks - 1) / blocks;
 }
 
+// The transforms take channels in vectors of 16.
+constexpr std::int64_t channels_at_a_time = 16;
+
 // Returns how many of the channels are in a part, where each has kernels for so many others.
 std::int64_t part_of(std::int64_t channels, std::int64_t others) {
-  return std::min(channels, std::max<std::int64_t>(1, part_floats / planes / others / 16) * 16);
+  const std::int64_t vectors = part_floats / planes / others / channels_at_a_time;
+  return std::min(channels, std::max<std::int64_t>(1, vectors) * channels_at_a_time);
 }
 
 Planes transformed(const KernelView& w) {
@@ -194,7 +201,8 @@ bool can_convolve(const Tensor& x, const Tensor& w, const Tensor& y, const ConvO
     return t.dtype() == float32 || t.dtype() == bfloat16;
   };
   const auto is_image = [&](const Tensor& t) {
-    return t.rank() == 4 && is_float(t) && t.is_contiguous(last) && t.size(1) % 16 == 0;
+    return t.rank() == 4 && is_float(t) && t.is_contiguous(last) &&
+           t.size(1) % channels_at_a_time == 0;
   };
   return is_image(x) && is_image(y) && is_float(w) && w.size(2) == 3 && w.size(3) == 3 &&
          options.groups == 1 && options.stride == Dims{1, 1} &&
@@ -202,17 +210,20 @@ bool can_convolve(const Tensor& x, const Tensor& w, const Tensor& y, const ConvO
          options.padding[0] % options.dilation[0] == 0 && padding_of(options) <= 2;
 }
 
-// Counts multiplications, and for each element of a transformed tensor as many as take the time to
-// write and read it, which was measured.
+// What it costs to transform an element and to write and read it in its planes, in multiplications,
+// as was measured.
+constexpr std::int64_t cost_of_activation = 25, cost_of_kernel = 40;
+
 bool is_faster(const Tensor& x, const Tensor& w, const Tensor& y, const ConvOptions& options) {
   if (exact_convolutions.load(std::memory_order_relaxed)) return false;
   const bool is_bfloat16 = x.dtype() == bfloat16;  // with direct sums at twice the speed or more
   if (!can_convolve(x, w, y, options) || (is_bfloat16 && onednn::has_amx())) return false;
   const std::int64_t ins = x.size(1), outs = y.size(1),
                      tiles = Tiling(y, options.dilation[0]).count;
-  const std::int64_t direct = 9 * y.numel() * ins / (is_bfloat16 ? 2 : 1);
+  const std::int64_t direct = kernel_elements * y.numel() * ins / (is_bfloat16 ? 2 : 1);
   const std::int64_t products = planes * tiles * ins * outs,
-                     transforms = planes * (25 * tiles * (ins + outs) + 40 * ins * outs);
+                     transforms = planes * (cost_of_activation * tiles * (ins + outs) +
+                                            cost_of_kernel * ins * outs);
   return products + transforms < direct;
 }
 
@@ -234,7 +245,7 @@ bool backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& optio
   const auto& transforms = winograd_transforms_of_level()();
   const Tiling tiling(dy, options.dilation[0]);
   const std::int64_t ins = x.size(1), outs = dy.size(1), tiles = tiling.count,
-                     block = block_of(tiles, ins, outs, 4 * block_floats),
+                     block = block_of(tiles, ins, outs, gradient_block_floats),
                      part = block < tiles ? outs : part_of(outs, ins);
   const Planes inputs(block, ins), gradients(block, outs), sum(part, ins),
       summand(block < tiles ? outs : 0, ins);

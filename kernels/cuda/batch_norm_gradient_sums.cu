@@ -13,26 +13,18 @@ namespace {
 template <bool aligned>
 constexpr int batch = aligned ? 3 : batch_of<2, false>;
 
-// How the gradient below the ReLU is computed: by the rules from dy and x; from dy and the mask; or
-// from dy + addend, rounded to T, and the mask.
-enum class Gradient { by_rules, from_mask, two_parts_from_mask };
-
 // Sums the calling thread's vectors around the rounded mean, and writes the gradient below the ReLU
-// if the caller wants it.
-template <class T, bool rows, bool aligned, Gradient gradient>
+// if the caller wants it. That gradient comes from dy and the mask, or by the rules from dy and x.
+template <class T, bool rows, bool aligned, bool from_mask>
 __device__ void sum_gradients(VectorIterator<full_width<T>, rows, aligned> vectors, const T* dy,
-                              const T* addend, const T* x, const std::uint8_t* mask, T* masked,
-                              GradRules rules,
+                              const T* x, const std::uint8_t* mask, T* masked, GradRules rules,
                               const Affine<Accumulate<T>, rows ? full_width<T> : 1>& f,
                               GradSums<Accumulate<T>, full_width<T>, rows>& sums) {
   using A = Accumulate<T>;
-  constexpr bool from_mask = gradient != Gradient::by_rules,
-                 two_parts = gradient == Gradient::two_parts_from_mask;
-  // Two vectors of three tensors are as many bytes in flight as three of two.
-  constexpr int V = full_width<T>, U = two_parts ? batch_of<3, aligned> : batch<aligned>;
+  constexpr int V = full_width<T>, U = batch<aligned>;
   for (std::int64_t left = vectors.count; left > 0; left -= U) {
     const int live = left < U ? static_cast<int>(left) : U;
-    Pack<T, V> gradients[U], packs[U], addends[two_parts ? U : 1];
+    Pack<T, V> gradients[U], packs[U];
     unsigned passed[U];
     Span spans[U];
 #pragma unroll
@@ -41,7 +33,6 @@ __device__ void sum_gradients(VectorIterator<full_width<T>, rows, aligned> vecto
       spans[u] = vectors.span();
       gradients[u] = load<T, V, aligned>(dy, spans[u]);
       packs[u] = load<T, V, aligned>(x, spans[u]);
-      if constexpr (two_parts) addends[u] = load<T, V, aligned>(addend, spans[u]);
       passed[u] = from_mask ? mask[vectors.byte(spans[u])] : 0;
       vectors.next();
     }
@@ -53,8 +44,7 @@ __device__ void sum_gradients(VectorIterator<full_width<T>, rows, aligned> vecto
       for (int v = 0; v < V; ++v) {
         const int k = rows ? v : 0;
         const A x_v = packs[u][v];
-        A dy_v = gradients[u][v];
-        if constexpr (two_parts) dy_v = convert<A>(convert<T>(dy_v + addends[u][v]));
+        const A dy_v = gradients[u][v];
         const A g_v = masked_gradient<from_mask>(dy_v, x_v, passed[u], v, f.center[k], f.scale[k],
                                                  f.shift[k], rules.relu);
         if (rows || (v >= spans[u].first && v < spans[u].last))
@@ -67,10 +57,10 @@ __device__ void sum_gradients(VectorIterator<full_width<T>, rows, aligned> vecto
   }
 }
 
-template <class T, bool rows, bool aligned, Gradient gradient>
+template <class T, bool rows, bool aligned, bool from_mask>
 __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void gradient_sums_kernel(
-    const T* dy, const T* addend, const T* x, const std::uint8_t* mask, T* masked, Channels of,
-    GradRules rules, Geometry g, Partials partials, GradTargets to) {
+    const T* dy, const T* x, const std::uint8_t* mask, T* masked, Channels of, GradRules rules,
+    Geometry g, Partials partials, GradTargets to) {
   using A = Accumulate<T>;
   constexpr int V = full_width<T>, K = rows ? V : 1;
   double* scratch = tutti::cuda::dynamic_shared<double>();
@@ -86,7 +76,7 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void gradient_sums_
   GradSums<A, V, rows> sums;
   if (vectors.count > 0) {
     const Affine<A, K> f(shared, width, g.across);
-    sum_gradients<T, rows, aligned, gradient>(vectors, dy, addend, x, mask, masked, rules, f, sums);
+    sum_gradients<T, rows, aligned, from_mask>(vectors, dy, x, mask, masked, rules, f, sums);
   }
   sums.fold();
   __syncthreads();  // sum_down overwrites the per-channel numbers in shared memory.
@@ -113,11 +103,11 @@ __global__ __launch_bounds__(threads_of<rows>, rows ? 1 : 2) void gradient_sums_
 }  // namespace
 
 void batch_norm_gradient_sums(const GradientSums& arguments) {
-  const auto& [dy, addend, saved, header, sums, masked_dy, weight_grad, bias_grad] = arguments;
+  const auto& [dy, saved, header, sums, masked_dy, weight_grad, bias_grad] = arguments;
   const tutti::cuda::DeviceScope scope(dy.device().index());
   const Normalization& n = saved.normalization;
-  const bool from_mask = n.relu && n.residual.defined(), two_parts = addend.defined();
-  with_layout(saved.x, {dy, addend, masked_dy}, [&]<class T, bool rows, bool aligned>() {
+  const bool from_mask = n.relu && n.residual.defined();
+  with_layout(saved.x, {dy, masked_dy}, [&]<class T, bool rows, bool aligned>() {
     constexpr int K = rows ? full_width<T> : 1;
     const Geometry g = cut<full_width<T>>(saved.x, rows, batch<aligned>, rows ? 1 : 2);
     const Workspace workspace(dy.device(), g.chunks > 1 ? g.chunks * g.channels : 0, 0);
@@ -136,13 +126,11 @@ void batch_norm_gradient_sums(const GradientSums& arguments) {
                          target_of(weight_grad),
                          target_of(bias_grad),
                          header};
-    const auto kernel = two_parts
-                            ? gradient_sums_kernel<T, rows, aligned, Gradient::two_parts_from_mask>
-                        : from_mask ? gradient_sums_kernel<T, rows, aligned, Gradient::from_mask>
-                                    : gradient_sums_kernel<T, rows, aligned, Gradient::by_rules>;
-    tutti::cuda::launch("batch_norm gradient_sums", kernel, grid, at(dy), at(addend), at(saved.x),
-                        mask_of(n), at(masked_dy), channels_of(n),
-                        GradRules{n.relu, saved.weighted}, g, workspace.partials(), to);
+    const auto kernel = from_mask ? gradient_sums_kernel<T, rows, aligned, true>
+                                  : gradient_sums_kernel<T, rows, aligned, false>;
+    tutti::cuda::launch("batch_norm gradient_sums", kernel, grid, at(dy), at(saved.x), mask_of(n),
+                        at(masked_dy), channels_of(n), GradRules{n.relu, saved.weighted}, g,
+                        workspace.partials(), to);
   });
 }
 

@@ -43,7 +43,6 @@ struct Math {
   template <class T> TUTTI_HOST_DEVICE static T floor(T x) { return ::floor(x); }
   template <class T> TUTTI_HOST_DEVICE static T ceil(T x) { return ::ceil(x); }
   template <class T> TUTTI_HOST_DEVICE static T rint(T x) { return ::rint(x); }
-  template <class T> TUTTI_HOST_DEVICE static T erf(T x) { return ::erf(x); }
   template <class T> TUTTI_HOST_DEVICE static T pow(T x, T y) { return ::pow(x, y); }
   // clang-format on
 };

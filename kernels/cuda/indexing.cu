@@ -11,7 +11,6 @@
 
 namespace tutti::kernels::cuda {
 
-void add_rows(const Tensor& g, const Tensor& index, const Tensor& out);  // embedding.cu
 namespace {
 
 // The indices along the dimension that is indexed, with its size and stride in the tensor.
@@ -66,7 +65,7 @@ __global__ __launch_bounds__(block_threads) void scatter_add_kernel(
   }
 }
 
-void scatter_add(const Tensor& g, int dim, const Tensor& index, const Tensor& out) {
+void scatter_add(const char* op, const Tensor& g, int dim, const Tensor& index, const Tensor& out) {
   if (g.numel() == 0) return;
   const int device = out.device().index();
   const tutti::cuda::DeviceScope scope(device);
@@ -80,14 +79,14 @@ void scatter_add(const Tensor& g, int dim, const Tensor& index, const Tensor& ou
   const IndexedDimension dimension{index.data<std::int64_t>(), out.shape()[dim],
                                    out.strides()[dim]};
   dispatch(FloatTypes{}, out.dtype(), "scatter_add", [&]<class A>() {
-    tutti::cuda::launch("scatter_add", scatter_add_kernel<A>, grid_for(starts.units, device),
-                        starts, SlicePointer(g, dim), sliced_index.length, dimension,
-                        sliced_index.stride, out.data<A>());
+    tutti::cuda::launch(op, scatter_add_kernel<A>, grid_for(starts.units, device), starts,
+                        SlicePointer(g, dim), sliced_index.length, dimension, sliced_index.stride,
+                        out.data<A>());
   });
 }
 
 }  // namespace
 
-extern const Indexing indexing{.gather = gather, .scatter_add = scatter_add, .add_rows = add_rows};
+extern const Indexing indexing{.gather = gather, .scatter_add = scatter_add};
 
 }  // namespace tutti::kernels::cuda

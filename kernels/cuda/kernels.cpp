@@ -10,7 +10,7 @@ extern const Elementwise elementwise;
 extern const Indexing indexing;
 extern const Interpolation interpolation;
 extern const LayerNorm layer_norm;
-void matmul(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out);
+void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out);
 extern const Optimizer optimizer;
 extern const Pooling pooling;
 extern const Reduce reduce;

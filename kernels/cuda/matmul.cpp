@@ -62,8 +62,7 @@ struct MatmulProblem {
   MatrixLayout first, second, out;
   BatchDim batch;
   std::uint32_t first_alignment, second_alignment, out_alignment;  // in bytes
-  cublasLtEpilogue_t epilogue;
-  bool allow_tf32;
+  bool has_bias, allow_tf32;
 
   std::vector<std::int64_t> key() const {
     std::vector<std::int64_t> key{static_cast<std::int64_t>(inputs),
@@ -75,7 +74,7 @@ struct MatmulProblem {
                                   first_alignment,
                                   second_alignment,
                                   out_alignment,
-                                  epilogue,
+                                  has_bias,
                                   allow_tf32};
     for (const MatrixLayout& m : {first, second, out})
       key.insert(key.end(), {m.rows, m.columns, m.leading, m.transposed});
@@ -89,9 +88,9 @@ struct MatmulAlgorithm {
   LayoutDescriptor first, second, out;
   cublasLtMatmulAlgo_t algorithm;
   std::size_t workspace = 0;
-  // True if the algorithm also computes the epilogue. If not, the bias is written to `out` first,
-  // the product is added to it, and the activation is applied afterwards.
-  bool has_epilogue = false;
+  // Whether the algorithm also adds the bias. If not, the bias is written to `out` first, and the
+  // product is added to it.
+  bool adds_bias = false;
 };
 
 // A scale factor in the type that cuBLASLt computes in.
@@ -173,12 +172,6 @@ bool find_algorithm(cublasLtHandle_t handle, const MatmulProblem& p, MatmulAlgor
   return true;
 }
 
-cublasLtEpilogue_t epilogue_of(const Epilogue& e) {
-  if (e.activation == Activation::relu)
-    return e.bias.defined() ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-  return e.bias.defined() ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-}
-
 MatmulAlgorithm make_algorithm(cublasLtHandle_t handle, const MatmulProblem& p, const void* bias) {
   MatmulAlgorithm chosen;
   const bool wide = p.inputs == float64, tf32 = p.inputs == float32 && p.allow_tf32;
@@ -199,17 +192,15 @@ MatmulAlgorithm make_algorithm(cublasLtHandle_t handle, const MatmulProblem& p, 
   const auto set_epilogue = [&](cublasLtEpilogue_t epilogue) {
     set(chosen.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(epilogue));
   };
-  if (p.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !wide) {  // float64 has no epilogue.
-    set_epilogue(p.epilogue);
-    if (bias) {
-      set(chosen.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
-          static_cast<std::int32_t>(data_type(p.result)));
-      set(chosen.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    }
-    chosen.has_epilogue = true;
+  if (bias && !wide) {  // float64 has no epilogue.
+    set_epilogue(CUBLASLT_EPILOGUE_BIAS);
+    set(chosen.operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+        static_cast<std::int32_t>(data_type(p.result)));
+    set(chosen.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    chosen.adds_bias = true;
     if (find_algorithm(handle, p, chosen)) return chosen;
     set_epilogue(CUBLASLT_EPILOGUE_DEFAULT);
-    chosen.has_epilogue = false;
+    chosen.adds_bias = false;
   }
   if (!find_algorithm(handle, p, chosen)) fail<DeviceError>("cuBLASLt has no algorithm for this");
   return chosen;
@@ -240,16 +231,11 @@ Tensor contiguous(const Tensor& t, DType dtype) {
   return copy;
 }
 
-void activate(Activation activation, const Tensor& out) {
-  if (activation == Activation::relu) table().elementwise.unary(Unary::relu, out, out);
-}
-
 // Computes one product or one strided batch of them: a (count, m, k), b (count, k, n), out (count,
 // m, n), with strides that MatrixLayout can express and stride 0 where one matrix serves the whole
 // batch. A bias has out's dtype.
-void run(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tensor& out) {
+void run(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
   const Device device = out.device();
-  const Tensor& bias = epilogue.bias;
   const MatmulProblem p{.inputs = a.dtype(),
                         .result = out.dtype(),
                         .first = *transposed_layout(b),
@@ -259,7 +245,7 @@ void run(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tenso
                         .first_alignment = alignment(b.raw()),
                         .second_alignment = alignment(a.raw()),
                         .out_alignment = alignment(out.raw()),
-                        .epilogue = epilogue_of(epilogue),
+                        .has_bias = bias.defined(),
                         .allow_tf32 = settings().allow_tf32};
   const void* added = bias.defined() ? bias.raw() : nullptr;
   CublasLt& cublas = thread_state<CublasLt>(device.index());
@@ -267,7 +253,7 @@ void run(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tenso
   if (known == cublas.algorithms.end())
     known = cublas.algorithms.emplace(p.key(), make_algorithm(cublas.handle, p, added)).first;
   const MatmulAlgorithm& chosen = known->second;
-  const bool adds_to_bias = added && !chosen.has_epilogue;
+  const bool adds_to_bias = added && !chosen.adds_bias;
   if (adds_to_bias) table().elementwise.copy(broadcast(bias, out), out);
   else if (added) set(chosen.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, added);
   const ScaleFactor one(p.inputs, 1), keep(p.inputs, adds_to_bias ? 1 : 0);
@@ -277,7 +263,6 @@ void run(const Tensor& a, const Tensor& b, const Epilogue& epilogue, const Tenso
                        chosen.out.get(), out.raw(), chosen.out.get(), &chosen.algorithm,
                        workspace.data(), chosen.workspace, current_stream(device.index()).get()),
         "cublasLtMatmul");
-  if (!chosen.has_epilogue) activate(epilogue.activation, out);
 }
 
 // Returns `t`, or a copy of it if cuBLASLt does not support its strides or its dtype differs.
@@ -300,33 +285,30 @@ Tensor batch_at(const Tensor& t, const std::vector<BatchDim>& dims, std::int64_t
 
 }  // namespace
 
-void matmul(const Tensor& a_given, const Tensor& b_given, const Epilogue& epilogue,
-            const Tensor& out) {
+void matmul(const Tensor& a_given, const Tensor& b_given, const Tensor& bias, const Tensor& out) {
   const DType dtype = a_given.dtype();
   data_type(dtype);  // Throws if the dtype does not support products.
   if (out.numel() == 0) return;
   const DeviceScope scope(out.device().index());
   if (a_given.size(-1) == 0) {
-    if (epilogue.bias.defined()) table().elementwise.copy(broadcast(epilogue.bias, out), out);
-    else table().elementwise.fill(out, 0);
-    return activate(epilogue.activation, out);
+    if (!bias.defined()) return table().elementwise.fill(out, 0);
+    return table().elementwise.copy(broadcast(bias, out), out);
   }
   const auto layout = transposed_layout(out);
   const bool direct = layout &&
                       (out.dtype() == dtype || (out.dtype() == float32 && size_of(dtype) == 2));
   if (!direct || layout->transposed) {
     // A column-major output is the row-major output of the transposed problem.
-    if (direct && !epilogue.bias.defined())
-      return matmul(transposed(b_given), transposed(a_given), epilogue, transposed(out));
+    if (direct && !bias.defined())
+      return matmul(transposed(b_given), transposed(a_given), bias, transposed(out));
     const Tensor rows = empty(out.shape(), {dtype, out.device()});
-    matmul(a_given, b_given, epilogue, rows);
+    matmul(a_given, b_given, bias, rows);
     return table().elementwise.copy(rows, out);
   }
   const Tensor a = readable(a_given, dtype), b = readable(b_given, dtype);
-  const Tensor& bias = epilogue.bias;
   const bool usable = !bias.defined() || (bias.dtype() == out.dtype() && bias.is_contiguous() &&
                                           alignment(bias.raw()) >= 16);
-  const Epilogue joined{usable ? bias : contiguous(bias, out.dtype()), epilogue.activation};
+  const Tensor joined = usable ? bias : contiguous(bias, out.dtype());
   const std::vector<BatchDim> dims = batch_dims(a, b, out);
   std::int64_t batches = 1;
   for (std::size_t d = 0; d + 1 < dims.size(); ++d) batches *= dims[d].count;

@@ -19,7 +19,7 @@ struct Sgd : SgdUpdate<C> {
   static __device__ Sgd of(const SgdStep& s, double step, int) {
     return {SgdUpdate<C>::of(s, step)};
   }
-  __device__ C apply(C p, C g, C& m, C&, C&, int states) const {
+  __device__ C apply(C p, C g, C& m, C&, int states) const {
     return states > 0 ? this->updated(p, g, m) : this->updated(p, g);
   }
 };
@@ -31,9 +31,7 @@ struct Adam : AdamUpdate<C> {
   static __device__ Adam of(const AdamStep& s, double step, int) {
     return {AdamUpdate<C>::of(s, step)};
   }
-  __device__ C apply(C p, C g, C& m, C& v, C& largest, int states) const {
-    return states > 2 ? this->updated(p, g, m, v, largest) : this->updated(p, g, m, v);
-  }
+  __device__ C apply(C p, C g, C& m, C& v, int) const { return this->updated(p, g, m, v); }
 };
 
 /// The arguments of LARS: its options, and the sums of squares of all `count` parameters and then
@@ -51,7 +49,7 @@ struct Lars : LarsUpdate<C> {
   static __device__ Lars of(const LarsArguments& g, double, int k) {
     return {LarsUpdate<C>::of(g.step, g.squares[k], g.squares[g.count + k])};
   }
-  __device__ C apply(C p, C g, C& m, C&, C&, int) const { return this->updated(p, g, m); }
+  __device__ C apply(C p, C g, C& m, C&, int) const { return this->updated(p, g, m); }
 };
 
 /// Stores the new values of a float32 parameter in its 16-bit copy.
@@ -83,7 +81,7 @@ __global__ __launch_bounds__(list_threads) void step_kernel(List list,
   }
   __syncthreads();
   const Method method = made;
-  const int states = e.third ? 3 : e.second ? 2 : e.first ? 1 : 0;
+  const int states = e.second ? 2 : e.first ? 1 : 0;
   const bool aligned = may_pack(e);
   const std::int64_t begin = (blockIdx.x - list.begin[k]) * piece,
                      end = begin + piece < e.size ? begin + piece : e.size;
@@ -92,22 +90,20 @@ __global__ __launch_bounds__(list_threads) void step_kernel(List list,
     const int count = end - at < lanes ? static_cast<int>(end - at) : lanes;
     const Pack<T, lanes> ps = read<T>(e.parameter, at, count, aligned),
                          gs = read<T>(e.gradient, at, count, aligned);
-    Pack<C, lanes> ms{}, vs{}, largest{};
+    Pack<C, lanes> ms{}, vs{};
     if (e.first) ms = read<C>(e.first, at, count, aligned);
     if (e.second) vs = read<C>(e.second, at, count, aligned);
-    if (e.third) largest = read<C>(e.third, at, count, aligned);
-    C p[lanes], m[lanes], v[lanes], l[lanes];
+    C p[lanes], m[lanes], v[lanes];
 #pragma unroll
     for (int i = 0; i < lanes; ++i) {
-      m[i] = ms.values[i], v[i] = vs.values[i], l[i] = largest.values[i];
-      p[i] = method.apply(ps[i], gs[i], m[i], v[i], l[i], states);
+      m[i] = ms.values[i], v[i] = vs.values[i];
+      p[i] = method.apply(ps[i], gs[i], m[i], v[i], states);
     }
     write<T>(e.parameter, at, count, aligned, p);
     if constexpr (std::is_same_v<T, float>)
       if (e.rounded) write_rounded(e, at, count, aligned, p);
     if (e.first) write<C>(e.first, at, count, aligned, m);
     if (e.second) write<C>(e.second, at, count, aligned, v);
-    if (e.third) write<C>(e.third, at, count, aligned, l);
   }
 }
 
@@ -198,12 +194,6 @@ __global__ __launch_bounds__(list_threads) void unscale_kernel(List list, const 
   if (!finite) atomicExch(found_inf, 1.0f);  // Several threads may write it.
 }
 
-template <class T>
-__global__ __launch_bounds__(list_threads) void clip_values_kernel(List list, double max_value) {
-  using C = Accumulate<T>;
-  replace_elements<T>(list, [bound = static_cast<C>(max_value)](C x) { return clipped(x, bound); });
-}
-
 template <class To, class From>
 __device__ void scale_piece(const ScaledCopy& e, std::int64_t begin, std::int64_t end,
                             Accumulate<To> factor) {
@@ -273,7 +263,6 @@ struct FromUpdate {
     return {at(u.parameter),
             state(0),
             state(1),
-            state(2),
             at(u.gradient),
             u.parameter.numel(),
             static_cast<std::int64_t*>(at(u.steps)),
@@ -328,14 +317,6 @@ void clip(std::span<const Tensor> tensors, const Tensor& squares, double max_nor
   });
 }
 
-void clip_values(std::span<const Tensor> tensors, double max_value) {
-  if (tensors.empty()) return;
-  const tutti::cuda::DeviceScope scope(tensors[0].device().index());
-  in_lists(tensors, "clip_values", FromTensor{}, [&]<class T>(const List& list) {
-    tutti::cuda::launch("clip_values", clip_values_kernel<T>, grid_of(list), list, max_value);
-  });
-}
-
 void unscale(std::span<const Tensor> tensors, const Tensor& scale, const Tensor& found_inf) {
   if (tensors.empty()) return;
   const tutti::cuda::DeviceScope scope(found_inf.device().index());
@@ -361,7 +342,6 @@ extern const Optimizer optimizer{.sgd = sgd,
                                  .lars = lars,
                                  .sums_of_squares = sums_of_squares,
                                  .clip = clip,
-                                 .clip_values = clip_values,
                                  .unscale = unscale,
                                  .scale_into = scale_into};
 

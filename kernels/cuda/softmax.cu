@@ -18,12 +18,14 @@ struct Normalizer {
   double log_sum;  // The logarithm of the sum of exp(x - reference).
 };
 
-// All threads of the block must call it.
+// All threads of the block must call it. Those without a slice read none, which another thread may
+// overwrite.
 template <class C, int K>
 __device__ C reference_of(const DimSlices& slices, const SlicePointer& x, std::int64_t start,
                           const SliceWork<K>& work) {
   C largest = -C(INFINITY);
-  for (std::int64_t i = work.lane; i < slices.length; i += slices.group)
+  for (std::int64_t i = work.valid ? work.lane : slices.length; i < slices.length;
+       i += slices.group)
     largest = larger_logit(x.load<C>(start, i), largest);
   largest = reduce_over_group(largest, slices.group, [](C a, C b) { return larger_logit(b, a); });
   return reference_logit(largest);

@@ -17,7 +17,7 @@ constexpr std::int64_t piece = 64 * list_threads;  // The number of elements tha
 /// The device addresses of a FusedUpdate. Kernels that take plain tensors set `parameter` and
 /// `gradient` to the same address.
 struct Entry {
-  void *parameter = nullptr, *first = nullptr, *second = nullptr, *third = nullptr;
+  void *parameter = nullptr, *first = nullptr, *second = nullptr;
   const void* gradient = nullptr;
   std::int64_t size = 0;
   std::int64_t* steps = nullptr;
@@ -84,10 +84,11 @@ __device__ void write(void* to, std::int64_t at, int count, bool aligned,
 
 /// Returns whether all arrays of an entry begin where vectors can be loaded.
 __device__ inline bool may_pack(const Entry& e) {
-  const auto bits =
-      reinterpret_cast<std::uintptr_t>(e.parameter) | reinterpret_cast<std::uintptr_t>(e.gradient) |
-      reinterpret_cast<std::uintptr_t>(e.first) | reinterpret_cast<std::uintptr_t>(e.second) |
-      reinterpret_cast<std::uintptr_t>(e.third) | reinterpret_cast<std::uintptr_t>(e.rounded);
+  const auto bits = reinterpret_cast<std::uintptr_t>(e.parameter) |
+                    reinterpret_cast<std::uintptr_t>(e.gradient) |
+                    reinterpret_cast<std::uintptr_t>(e.first) |
+                    reinterpret_cast<std::uintptr_t>(e.second) |
+                    reinterpret_cast<std::uintptr_t>(e.rounded);
   return bits % (lanes * sizeof(double)) == 0;
 }
 

@@ -4,6 +4,7 @@
 
 #include "../../core/cuda/stream.h"
 #include "../../core/error.h"
+#include "../../core/thread_owned.h"
 
 #include <map>
 #include <memory>
@@ -32,8 +33,7 @@ State& thread_state(int device) {
       for (auto& [index, state] : of_device) pool.idle[index].push_back(std::move(state));
     }
   };
-  thread_local OwnStates own;
-  std::unique_ptr<State>& state = own.of_device[device];
+  std::unique_ptr<State>& state = tutti::detail::of_thread<OwnStates>().of_device[device];
   if (!state) {
     const std::lock_guard lock(pool.mutex);
     auto& idle = pool.idle[device];

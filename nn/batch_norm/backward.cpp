@@ -38,7 +38,7 @@ struct LocalGradients {
   Tensor weight, bias, residual;  // gradients; undefined if not needed
 };
 
-LocalGradients local_gradients(const BackwardContext& context, const Tensor& dy, Tensor addend);
+LocalGradients local_gradients(const BackwardContext& context, const Tensor& dy);
 void all_reduce(const BackwardContext& context, const Tensor& sums);
 Tensor input_gradient(const BackwardContext& context, const LocalGradients& local);
 
@@ -48,14 +48,10 @@ std::vector<Tensor> batch_norm_backward(const BackwardContext& context, const Te
   context.history->deferred_errors.throw_arrived();
   // This rank's sums of dy and of dy (x - mean) of every channel give its share of the gradients of
   // weight and bias. One collective then adds the sums of all ranks, which the gradient of x needs.
-  const LocalGradients local = local_gradients(context, dy, autograd::take_second_part());
+  const LocalGradients local = local_gradients(context, dy);
   all_reduce(context, local.sums);
   return {input_gradient(context, local), local.weight, local.bias, local.residual};
 }
-
-// Returns whether dy is written anew, with zeros where the ReLU passed nothing. It may then come in
-// two parts, which the same kernel adds.
-bool is_masked(const BackwardContext& context) { return context.needed.residual && context.relu; }
 
 const kernels::BatchNorm& kernels_of(const BackwardContext& context) {
   return kernels::on(context.x.get().device()).batch_norm;
@@ -85,7 +81,7 @@ LocalGradients allocate(const BackwardContext& context, const Tensor& gradient) 
   const bool is_exclusive = (copy.defined() ? copy : gradient).is_exclusive();
   local.dy = copy.defined() ? std::move(copy) : gradient;
 
-  local.is_masked = is_masked(context);
+  local.is_masked = needed.residual && context.relu;
   local.can_overwrite_dy = is_exclusive && !needed.residual;
   if (needed.residual) local.residual = local.is_masked && !is_exclusive ? empty_like(x) : local.dy;
   if (needed.weight) local.weight = empty_like(context.weight.get());
@@ -146,13 +142,11 @@ BackwardContext::BackwardContext(const Call& call, const Output& output)
 }
 
 // Computes this rank's sums and the gradients that need no other rank.
-LocalGradients local_gradients(const BackwardContext& context, const Tensor& dy, Tensor addend) {
+LocalGradients local_gradients(const BackwardContext& context, const Tensor& dy) {
   LocalGradients local = allocate(context, dy);
-  if (addend.defined()) addend = addend.contiguous(format_of(context.x.get()));
   if (!local.sums.defined()) return local;
   kernels_of(context).gradient_sums(
       {.dy = local.dy,
-       .addend = addend,
        .saved = saved_forward(context),
        .header = context.all_reduces ? make_header(context.id, Phase::backward, local.sums.numel())
                                      : kernels::PacketHeader(),
@@ -194,7 +188,7 @@ Tensor input_gradient(const BackwardContext& context, const LocalGradients& loca
 
 Tensor record_backward(const Call& call, const Output& output) {
   BackwardContext context(call, output);
-  const bool waits = context.all_reduces, adds = is_masked(context);
+  const bool waits = context.all_reduces;
   autograd::record("batch_norm", output.y,
                    {call.input, call.args.weight, call.args.bias, call.args.residual},
                    [context = std::move(context)](const Tensor& dy) {
@@ -203,7 +197,6 @@ Tensor record_backward(const Call& call, const Output& output) {
   if (waits)
     autograd::mark_waits_for_ranks(output.y,
                                    call.id.group->for_normalization().implementation().get());
-  if (adds) autograd::mark_takes_two_parts(output.y);
   return output.y;
 }
 

@@ -1,8 +1,8 @@
 #include "call.h"
 
-#include "../../autograd/recompute.h"
 #include "../../autograd/record.h"
 #include "../../core/create.h"
+#include "../../core/overlap.h"
 
 #include <algorithm>
 #include <cmath>
@@ -87,6 +87,14 @@ void check_running_statistics(const Call& call) {
     fail<ShapeError>("{}: expected dense running mean and variance; they are changed in place",
                      to_string(call.id));
   if (!call.args.use_batch_statistics || !call.args.update_running) return;
+  for (const Tensor* written : {&mean, &var})
+    for (const Tensor* other : {&mean, &var, &call.input, &call.args.residual, &call.args.weight,
+                                &call.args.bias, &call.args.position_weights})
+      if (other != written && other->defined() && overlap(*written, *other))
+        fail<ValueError>(
+            "{}: the running statistics, which are changed in place, share memory with each other "
+            "or with another argument; pass a clone()",
+            to_string(call.id));
   check_counter(call, batches, "number of batches", int64);
   if (call.args.tracking == kernels::Tracking::pooled)
     check_counter(call, elements, "number of elements", float64);
@@ -191,7 +199,6 @@ Call checked_call(const Tensor& x, const BatchNormArgs& args,
                        .weight = autograd::needs_grad(args.weight),
                        .bias = autograd::needs_grad(args.bias),
                        .residual = autograd::needs_grad(args.residual)},
-            .is_recomputation = args.use_batch_statistics && autograd::RecomputeTape::recomputes(),
             .history = history};
   const bool shares = args.use_batch_statistics && args.group;
   if (shares && args.group->rank() < 0) fail_not_a_member(call.id);
@@ -202,9 +209,7 @@ Call checked_call(const Tensor& x, const BatchNormArgs& args,
     call.x = dense(x, format_of(x));
     if (args.position_weights.defined()) call.position_weights = dense_position_weights(call);
   } catch (const Error& error) {
-    if (call.is_synchronized && !call.is_recomputation)
-      announce_refusal(call.id, kernels::packet_size(expected_channels(x, args)), x.device(),
-                       error.what());
+    if (call.is_synchronized) announce_refusal(call.id, error.what());
     throw;
   }
   if (call.is_synchronized) call.id.traits = traits_of(call);

@@ -44,9 +44,6 @@ struct Call {
   /// Whether the statistics are those of the batches of all ranks of args.group, not of this rank's
   /// batch.
   bool is_synchronized = false;
-  /// Whether this is the second run of recompute(), which loads the statistics that the first run
-  /// saved.
-  bool is_recomputation = false;
   std::shared_ptr<CallHistory> history = {};
 
   const kernels::BatchNorm& kernels() const { return tutti::kernels::on(x.device()).batch_norm; }

@@ -24,10 +24,6 @@ std::vector<std::string> convert_sync_batchnorm(Module& module,
   return change_layers(module, filter, [&](BatchNorm& layer) { return layer.convert(group); });
 }
 
-std::vector<std::string> revert_sync_batchnorm(Module& module, const ConvertFilter& filter) {
-  return change_layers(module, filter, [](BatchNorm& layer) { return layer.revert(); });
-}
-
 std::vector<std::string> convert_batchnorm_to_groupnorm(Module& module, std::int64_t groups,
                                                         const ConvertFilter& filter) {
   std::vector<BatchNorm*> layers;

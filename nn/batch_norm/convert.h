@@ -1,5 +1,5 @@
-// These functions turn the BatchNorm layers of a model into SyncBatchNorm and back, or into layers
-// that normalise by groups of channels. All are modes of one class, so the layers change in place,
+// These functions turn the BatchNorm layers of a model into SyncBatchNorm, or into layers that
+// normalise by groups of channels. All are modes of one class, so the layers change in place,
 // and nothing else of the model changes.
 #pragma once
 
@@ -22,11 +22,6 @@ using ConvertFilter = std::function<bool(const std::string& path, const BatchNor
 std::vector<std::string> convert_sync_batchnorm(Module& module,
                                                 const std::optional<ProcessGroup>& group = {},
                                                 const ConvertFilter& filter = {});
-
-/// Removes the group of every BatchNorm in `module` that got it from convert_sync_batchnorm. A
-/// layer that had a group of its own, such as a SyncBatchNorm, keeps it
-/// (layer.set_process_group({}) removes it). Returns the path of each layer that was reverted.
-std::vector<std::string> revert_sync_batchnorm(Module& module, const ConvertFilter& filter = {});
 
 /// Makes every BatchNorm in `module` (itself included) normalise each sample over `groups` groups
 /// of channels from now on, as a GroupNorm (BatchNorm::normalize_by_groups), and returns the path

@@ -5,9 +5,15 @@
 #include "../conv.h"
 #include "../conv_transpose.h"
 #include "../linear.h"
+#include "../module_path.h"
 #include "sync_batch_norm.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <map>
+#include <set>
+#include <span>
 #include <typeinfo>
 
 namespace tutti::nn {
@@ -16,8 +22,8 @@ namespace {
 // The part of a convolution or Linear that folding changes.
 struct Producer {
   Layer* layer;
-  Tensor& weight;
-  Tensor& bias;
+  const Tensor& weight;
+  const Tensor& bias;
   // The groups of a transposed convolution, whose weight is (I, O/groups, ...); 0 where the outputs
   // are the first dimension.
   std::int64_t transposed_groups = 0;
@@ -44,7 +50,6 @@ std::optional<Producer> producer(Module& module) {
   }
   if (!is_exactly<Linear>(module)) return {};
   auto& linear = static_cast<Linear&>(module);
-  if (linear.options().activation != Activation::none) return {};
   return Producer{&linear, linear.weight, linear.bias};
 }
 
@@ -108,32 +113,61 @@ void fold(const Producer& into, BatchNorm& layer) {
   }
   const Tensor weight = into.weight.detach().to(float64).reshape(split) * scale.reshape(per_output);
   const DType dtype = into.weight.dtype();
-  const bool requires_grad = into.weight.requires_grad();
   into.weight.set_data(
       weight.reshape(into.weight.shape()).to(dtype).contiguous(into.weight.memory_format()));
-  if (into.bias.defined()) into.bias.set_data(bias.to(into.bias.dtype()));
-  else into.bias = bias.to(dtype).requires_grad_(requires_grad);
+  if (into.bias.defined()) {
+    into.bias.set_data(bias.to(into.bias.dtype()));
+  } else {
+    into.layer->replace_tensor(into.bias, bias.to(dtype));
+    into.bias.requires_grad_(into.weight.requires_grad());
+  }
   layer.become_identity(into.weight.rank());
+}
+
+std::string first_paths(const std::vector<std::string>& paths) {
+  constexpr std::size_t most = 5;
+  const std::size_t shown = std::min(paths.size(), most);
+  const std::span first(paths.data(), shown);
+  return fmt::format("'{}'{}", fmt::join(first, "', '"), paths.size() > shown ? ", ..." : "");
 }
 
 }  // namespace
 
-std::vector<std::string> fold_batch_norm(Module& module) {
+std::string FoldedBatchNorm::to_string() const {
+  std::string text = fmt::format("{} of {} BatchNorm layers are folded", folded.size(),
+                                 folded.size() + left.size());
+  if (!left.empty()) text += "; left: " + first_paths(left);
+  if (!undeclared.empty())
+    text += fmt::format("; {} of these are in no consecutive_children() of the module above them",
+                        undeclared.size());
+  return text;
+}
+
+FoldedBatchNorm fold_batch_norm(Module& module) {
   const NoGrad no_grad;
   const StorageUses uses = storage_uses(module);
-  std::vector<std::string> folded;
+  FoldedBatchNorm result;
+  std::set<const Module*> folded, declared;
   for (const auto& [path, parent] : module.named_modules())
     for (const auto& [first, second] : parent->consecutive_children()) {
       Module &before = *child(*parent, first), &after = *child(*parent, second);
+      declared.insert(&after);
       const std::optional<Producer> into = producer(before);
       BatchNorm* const layer = foldable_batch_norm(after);
       if (!into || !layer || into->layer->has_forward_hooks() || shares_tensors(before, uses) ||
           shares_tensors(after, uses) || into->outputs() != layer->options().channels)
         continue;
       fold(*into, *layer);
-      folded.push_back(path.empty() ? second : path + "." + second);
+      folded.insert(layer);
+      result.folded.push_back(join_path(path, second));
     }
-  return folded;
+  for (const auto& [path, each] : module.named_modules()) {
+    const bool is_identity = each->state_dict().empty();  // folded, maybe by an earlier call
+    if (!dynamic_cast<const BatchNorm*>(each) || folded.contains(each) || is_identity) continue;
+    result.left.push_back(path);
+    if (!declared.contains(each)) result.undeclared.push_back(path);
+  }
+  return result;
 }
 
 }  // namespace tutti::nn

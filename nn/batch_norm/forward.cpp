@@ -1,7 +1,6 @@
 // The forward of batch norm for one layer, and below it the steps that it takes.
 #include "call.h"
 
-#include "../../autograd/recompute.h"
 #include "../../autograd/record.h"
 #include "../../core/create.h"
 
@@ -11,13 +10,11 @@ namespace tutti::nn {
 namespace {
 
 Statistics running_statistics(const Call& call);
-Statistics saved_statistics(const Call& call);
 Tensor local_sums(const Call& call);
 kernels::PacketHeader all_reduce(const Call& call, const Tensor& packet);
 Output apply(const Call& call, const Statistics& statistics);
 Output finalize_and_apply(const Call& call, const Tensor& packet,
                           const kernels::PacketHeader& header);
-void remember(const Call& call, const Statistics& statistics);
 
 }  // namespace
 
@@ -33,7 +30,6 @@ Tensor batch_norm(const Tensor& x, const BatchNormArgs& args,
     const bool is_identity = args.is_folded && !args.relu && !args.residual.defined();
     return is_identity ? x : record_backward(call, apply(call, running_statistics(call)));
   }
-  if (call.is_recomputation) return record_backward(call, apply(call, saved_statistics(call)));
 
   // One collective adds up the sums of every channel over all ranks. A rank alone computes its own
   // moments instead, and exchanges nothing.
@@ -44,7 +40,7 @@ Tensor batch_norm(const Tensor& x, const BatchNormArgs& args,
   // One kernel computes mean and 1 / sqrt(var + eps), updates the running statistics and
   // normalises.
   const Output output = finalize_and_apply(call, packet, header);
-  remember(call, output.statistics);
+  if (args.group) ++history->synchronized_calls;  // also in a group of one rank
   return record_backward(call, output);
 }
 
@@ -75,17 +71,11 @@ kernels::StatisticsUpdate statistics_update(const Call& call) {
   return update;
 }
 
-// Returns whether recompute() will run the present function again. Its first run records no
-// backward, but the second run does.
-bool will_be_recomputed() { return autograd::RecomputeTape::current() != nullptr; }
-
-bool runs_backward(const Call& call) { return will_be_recomputed() || call.needed.any(); }
-
 // A batch of one rank has no group to check.
 PacketCall packet_call(const Call& call) {
   return {.id = call.is_synchronized ? call.id : CallId{.name = call.id.name},
           .phase = Phase::forward,
-          .runs_backward = runs_backward(call),
+          .runs_backward = call.needed.any(),
           .input = call.x.shape()};
 }
 
@@ -122,8 +112,8 @@ Tensor local_sums(const Call& call) {
     return packet;
   }
   kernels::PacketHeader header = make_header(call.id, Phase::forward, size);
-  header.input_grad = will_be_recomputed() || call.needed.input;
-  header.backward = runs_backward(call);
+  header.input_grad = call.needed.input;
+  header.backward = call.needed.any();
   call.kernels().moment_sums(call.x, call.position_weights, header, packet);
   return packet;
 }
@@ -171,17 +161,6 @@ Output apply(const Call& call, const Statistics& statistics) {
   return output;
 }
 
-// Counts the call if its layer has a group, and saves the statistics on the tape if the call runs
-// inside recompute().
-void remember(const Call& call, const Statistics& statistics) {
-  if (call.args.group) ++call.history->synchronized_calls;  // also in a group of one rank
-  if (auto* tape = autograd::RecomputeTape::current())
-    tape->save(call.id.name, {statistics.mean, statistics.rstd, statistics.moments,
-                              tensor({static_cast<double>(statistics.call_number),
-                                      static_cast<double>(statistics.input_gradient_needed)},
-                                     {float64})});
-}
-
 // Computes mean and rstd from the running statistics (evaluation).
 Statistics running_statistics(const Call& call) {
   const Statistics statistics = new_statistics(call);
@@ -193,22 +172,6 @@ Statistics running_statistics(const Call& call) {
   call.kernels().running_statistics(call.args.running, call.args.eps, statistics.mean,
                                     statistics.rstd);
   return statistics;
-}
-
-// Loads the statistics that the first run of recompute() saved.
-Statistics saved_statistics(const Call& call) {
-  const std::vector<Tensor> entry = autograd::RecomputeTape::current()->load(call.id.name);
-  if (entry[0].numel() != call.channels())
-    fail<Error>(
-        "{}: the second run of recompute() has {} channels where the first one had {}; the "
-        "function must do the same both times",
-        to_string(call.id), call.channels(), entry[0].numel());
-  const double* numbers = entry[3].data<double>();
-  return {.mean = entry[0],
-          .rstd = entry[1],
-          .moments = entry[2],
-          .call_number = static_cast<std::int64_t>(numbers[0]),
-          .input_gradient_needed = numbers[1] != 0};
 }
 
 }  // namespace

@@ -110,9 +110,9 @@ void BatchNorm::set_folded_arguments(BatchNormArgs& args) const {
 
 void BatchNorm::become_identity(int rank) {
   folded_rank_ = rank;
-  for (Tensor* own :
+  for (const Tensor* own :
        {&weight, &bias, &running_mean, &running_var, &num_batches_tracked, &num_elements_tracked})
-    *own = Tensor();
+    replace_tensor(*own, {});
 }
 
 void BatchNorm::check_channel_groups(std::int64_t groups) const {
@@ -128,8 +128,9 @@ void BatchNorm::check_channel_groups(std::int64_t groups) const {
 void BatchNorm::normalize_by_groups(std::int64_t groups) {
   check_channel_groups(groups);
   channel_groups_ = groups;
-  for (Tensor* own : {&running_mean, &running_var, &num_batches_tracked, &num_elements_tracked})
-    *own = Tensor();
+  for (const Tensor* own :
+       {&running_mean, &running_var, &num_batches_tracked, &num_elements_tracked})
+    replace_tensor(*own, {});
 }
 
 void BatchNorm::check_statistics() const { history_->deferred_errors.throw_all(); }
@@ -141,7 +142,7 @@ void BatchNorm::freeze(bool on) {
 
 void BatchNorm::set_process_group(std::optional<ProcessGroup> group) {
   share_with(std::move(group));
-  is_converted_ = is_of_world_ = false;
+  is_of_world_ = false;
 }
 
 void BatchNorm::share_with_world() {
@@ -170,12 +171,6 @@ bool BatchNorm::convert(const std::optional<ProcessGroup>& group) {
   if (options_.group || channel_groups_ > 0) return false;
   if (group) set_process_group(group);
   else share_with_world();
-  return is_converted_ = true;
-}
-
-bool BatchNorm::revert() {
-  if (!is_converted_) return false;
-  set_process_group(std::nullopt);
   return true;
 }
 

@@ -82,8 +82,6 @@ class BatchNorm : public Layer {
   /// Gives the layer a group, by default distributed::world(), if it has none and does not
   /// normalise by groups of channels; returns whether it did. See convert.h.
   bool convert(const std::optional<ProcessGroup>& group);
-  /// Removes the group that convert() gave; returns whether there was one.
-  bool revert();
   const std::optional<ProcessGroup>& process_group() const { return options_.group; }
 
   /// Makes the layer normalise each sample over groups of channels, as GroupNorm does, for
@@ -130,14 +128,14 @@ class BatchNorm : public Layer {
   std::shared_ptr<CallHistory> history_;
 
  public:
-  Tensor& weight;               ///< (C); undefined if not affine
-  Tensor& bias;                 ///< (C); undefined if there is none
-  Tensor& running_mean;         ///< (C); undefined, like the following, if not tracked
-  Tensor& running_var;          ///< (C), unbiased
-  Tensor& num_batches_tracked;  ///< int64, ()
+  const Tensor& weight;               ///< (C); undefined if not affine
+  const Tensor& bias;                 ///< (C); undefined if there is none
+  const Tensor& running_mean;         ///< (C); undefined, like the following, if not tracked
+  const Tensor& running_var;          ///< (C), unbiased
+  const Tensor& num_batches_tracked;  ///< int64, ()
   /// float64, (): the number of values per channel so far, or the sum of their weights. Undefined
   /// unless `pooled`.
-  Tensor& num_elements_tracked;
+  const Tensor& num_elements_tracked;
 
  protected:
   DType own_dtype(const Tensor& own, DType requested) const override;
@@ -156,7 +154,6 @@ class BatchNorm : public Layer {
   Tensor compute(const Tensor& x, const ForwardOptions& options);
   Tensor normalize_groups(const Tensor& x, const ForwardOptions& options) const;
 
-  bool is_converted_ = false;
   bool is_of_world_ = false;  ///< the group is world(), because no other one was given
   bool is_frozen_ = false;
   std::int64_t channel_groups_ = 0;

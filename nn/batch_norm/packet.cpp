@@ -21,8 +21,8 @@ static_assert(offsetof(HeaderReport, arrived) == sizeof(PacketHeader) &&
 
 // Returns "SyncBatchNorm 'layer1.bn1' backward #41".
 std::string describe(const CallId& id, Phase phase) {
-  return fmt::format("{} {} #{}{}", id.name, phase == Phase::backward ? "backward" : "forward",
-                     id.number, phase == Phase::refusal ? ", whose arguments it refuses" : "");
+  return fmt::format("{} {} #{}", id.name, phase == Phase::backward ? "backward" : "forward",
+                     id.number);
 }
 
 std::string rank_of(const CallId& id) {
@@ -49,37 +49,17 @@ bool agree(const PacketHeader& header, const CallId& id) {
                               describe(id, Phase::forward), rank_of(id), ranks));
 }
 
-// Gathers a text of every rank. All ranks get here or none, because they have read the same summed
-// header.
-std::vector<std::string> gather(const CallId& id, const std::string& own) {
-  return distributed::all_gather_text(id.group->for_normalization(), own,
-                                      "SyncBatchNorm: who is where");
-}
-
-// Returns "ranks 0 and 2 will run a backward, rank 1 will not".
+// Returns "ranks 0 and 2 will run a backward, rank 1 will not". All ranks get here or none, because
+// they have read the same summed header.
 std::string gather_who_runs_backward(const CallId& id, bool runs_backward) {
   std::vector<int> with, without;
-  const auto answers = gather(id, runs_backward ? "yes" : "no");
+  const auto answers = distributed::all_gather_text(id.group->for_normalization(),
+                                                    runs_backward ? "yes" : "no",
+                                                    "SyncBatchNorm: who runs a backward");
   for (std::size_t r = 0; r < answers.size(); ++r)
     (answers[r] == "yes" ? with : without).push_back(static_cast<int>(r));
   return fmt::format("{} will run a backward, {} will not", distributed::ranks_to_string(with),
                      distributed::ranks_to_string(without));
-}
-
-[[noreturn]] void fail_disagreement(const Tensor& packet, const PacketCall& call) {
-  const auto& [id, phase, runs_backward, detail, input] = call;
-  const auto lines =
-      gather(id, fmt::format("{}{}{} with a packet of {} numbers", describe(id, phase), detail,
-                             id.traits, packet.numel()));
-  const std::string& own = lines[static_cast<std::size_t>(id.group->rank())];
-  std::string others;
-  for (std::size_t r = 0; r < lines.size(); ++r)
-    if (lines[r] != own)
-      others += fmt::format("{}rank {} is at {}", others.empty() ? "" : ", ", r, lines[r]);
-  fail_collective(id, phase,
-                  fmt::format("{} ({}): {}; every rank must construct and run the same layers in "
-                              "the same order",
-                              own, rank_of(id), others));
 }
 
 }  // namespace
@@ -106,29 +86,23 @@ void write_header(const Tensor& packet, const PacketHeader& header) {
   copy_bytes(packet.raw(), packet.device(), &header, Device::cpu(), sizeof(header));
 }
 
-PacketHeader checked_header(const Tensor& packet, const PacketCall& call) {
+PacketHeader all_reduce_packet(const Tensor& packet, const PacketCall& call,
+                               const std::function<void()>& meanwhile) {
+  const auto& [id, phase, runs_backward, input] = call;
+  distributed::Work work = id.group->for_normalization().all_reduce(
+      packet, distributed::ReduceOp::sum,
+      {.name = describe(id, phase), .step = id.traits, .of_model = true});
+  if (meanwhile) meanwhile();
+  work.wait();
+  if (!packet.device().is_cpu()) return {.input_grad = 1, .backward = 1};
   const PacketHeader& header = kernels::header_of(packet.data<double>());
-  if (!agree(header, call.id)) fail_disagreement(packet, call);
-  if (call.phase == Phase::forward && header.input_grad > 0 &&
-      header.backward < call.id.group->size())
-    fail_without_backward(call.id, gather_who_runs_backward(call.id, call.runs_backward));
+  if (phase == Phase::forward && header.input_grad > 0 && header.backward < id.group->size())
+    fail_without_backward(id, gather_who_runs_backward(id, runs_backward));
   return header;
 }
 
-PacketHeader all_reduce_packet(const Tensor& packet, const PacketCall& call,
-                               const std::function<void()>& meanwhile) {
-  const auto& [id, phase, runs_backward, detail, input] = call;
-  distributed::Work work = id.group->for_normalization().all_reduce(
-      packet, distributed::ReduceOp::sum,
-      {.name = describe(id, phase), .detail = detail, .step = id.traits, .of_model = true});
-  if (meanwhile) meanwhile();
-  work.wait();
-  if (packet.device().is_cpu()) return checked_header(packet, call);
-  return {.input_grad = 1, .backward = 1};
-}
-
 void check_copied_header(const PacketHeader& header, const PacketCall& call) {
-  const auto& [id, phase, runs_backward, detail, input] = call;
+  const auto& [id, phase, runs_backward, input] = call;
   const int ranks = id.group->size();
   if (!agree(header, id))
     fail_collective(id, phase,
@@ -156,17 +130,12 @@ void expect_variance(const PacketHeader& header, const CallId& id, const Shape& 
         to_string(id), id.group ? " over all ranks" : "", count, to_string(input));
 }
 
-void announce_refusal(const CallId& id, std::int64_t elements, Device device,
-                      const std::string& why) {
+void announce_refusal(const CallId& id, const std::string& why) {
   try {
     const std::string name = to_string(id) + ": ";  // which the description of the call repeats
-    const std::string detail = ": " + (why.starts_with(name) ? why.substr(name.size()) : why);
-    const Tensor packet = zeros({elements}, {float64, device});
-    write_header(packet, make_header(id, Phase::refusal, elements));
-    all_reduce_packet(packet, {.id = id, .phase = Phase::refusal, .detail = detail});
-    if (device.is_cpu()) return;
-    const Tensor header = packet.slice(0, 0, kernels::packet_header_size).to(Device::cpu());
-    if (!agree(kernels::header_of(header.data<double>()), id)) id.group->abort(why);
+    id.group->for_normalization().refuse(
+        {.name = describe(id, Phase::forward) + ", whose arguments it refuses", .of_model = true},
+        why.starts_with(name) ? why.substr(name.size()) : why);
   } catch (const std::exception&) {
     // The other ranks got this error or never joined the collective. The caller throws its own
     // error.

@@ -29,9 +29,8 @@ struct CallId {
 /// Returns "SyncBatchNorm 'layer1.bn1' forward #41 on rank 2 of 4", the beginning of every error.
 std::string to_string(const CallId& id);
 
-/// The phase of a call that a packet belongs to. A rank sends a `refusal` in place of the sums of a
-/// forward whose arguments are wrong.
-enum class Phase { forward, refusal, backward };
+/// The phase of a call that a packet belongs to.
+enum class Phase { forward, backward };
 
 /// Returns the header of a packet of `elements` numbers, with the fingerprint of the call. The
 /// kernels write the count.
@@ -45,47 +44,38 @@ struct PacketCall {
   CallId id;  ///< Without a group the packet has not been all-reduced: only its count is checked.
   Phase phase;
   bool runs_backward = true;  ///< whether this rank will run a backward (forward only)
-  std::string detail = {};    ///< follows the name of the call in the errors of all ranks
   Shape input = {};           ///< the shape of x, for the error of a count of 1
 };
 
-/// Returns the header of a summed packet in host memory. Throws a DistributedError on every rank if
-/// the ranks are not at the same layer, call, phase and number of channels, naming the call of each
-/// rank; or (forward) if only some ranks will run a backward that others need, naming the ranks
-/// that will and those that will not. Only in these cases one more collective gathers what the
-/// ranks say.
-///
-/// Ranks compare calls by a fingerprint h of 20 bits. The header sums h and h^2 over W ranks, and
-/// W sum(h^2) = sum(h)^2 holds only if all h are equal. The test is exact in float64 for up to
-/// 4,096 ranks. Two calls have the same fingerprint, and go undetected, once in a million.
-kernels::PacketHeader checked_header(const Tensor& packet, const PacketCall& call);
-
 /// Sums a packet over the ranks in place, by one all-reduce on the group's communicator for
-/// normalisation, and returns the summed header. `meanwhile` runs while the packet travels. A
-/// packet in host memory is checked at once. For a packet in device memory the result holds what
-/// the host must assume: the count is unknown (0), some rank needs the gradient of its input, and
-/// ranks will run a backward. The kernel that reads the packet then reports the header to
-/// DeferredErrors.
+/// normalisation, in which the group compares the calls of the ranks, and returns the summed
+/// header. `meanwhile` runs while the packet travels. Throws a DistributedError on every rank if,
+/// in a forward, only some ranks will run a backward that others need; one more collective then
+/// gathers which ranks will. For a packet in device memory the result holds what the host must
+/// assume: the count is unknown (0), some rank needs the gradient of its input, and ranks will run
+/// a backward. The kernel that reads the packet then reports the header to DeferredErrors.
 kernels::PacketHeader all_reduce_packet(const Tensor& packet, const PacketCall& call,
                                         const std::function<void()>& meanwhile = {});
 
 /// Checks a host copy of the header of a summed packet in device memory. Throws a DistributedError
-/// as checked_header does, but cannot name the calls of the other ranks, which only one more
-/// collective could gather. In a forward it also throws if some, but not all, ranks will run a
-/// backward; the error says what this rank will do.
+/// on every rank if the ranks are not at the same layer, call, phase and number of channels; it
+/// cannot name the calls of the other ranks, which only one more collective could gather. In a
+/// forward it also throws if some, but not all, ranks will run a backward; the error says what this
+/// rank will do.
+///
+/// Ranks compare calls by a fingerprint h of 20 bits. The header sums h and h^2 over W ranks, and
+/// W sum(h^2) = sum(h)^2 holds only if all h are equal. The test is exact in float64 for up to
+/// 4,096 ranks. Two calls have the same fingerprint, and go undetected, once in a million.
 void check_copied_header(const kernels::PacketHeader& header, const PacketCall& call);
 
 /// Throws ShapeError if the header of a whole batch counts one value per channel, or weights that
 /// sum to 1 or less: such a batch has no unbiased variance. An empty batch passes.
 void expect_variance(const kernels::PacketHeader& header, const CallId& id, const Shape& input);
 
-/// Takes part in the collective of a forward that this rank cannot run, so that the other ranks get
-/// an error at once instead of at their deadline. That error contains `why`, the message of the
-/// error that this rank is about to throw. If every rank refuses, the group stays usable. If the
-/// packets are in device memory and not every rank refuses, this rank aborts the group with `why`.
-/// Throws nothing.
-void announce_refusal(const CallId& id, std::int64_t elements, Device device,
-                      const std::string& why);
+/// Refuses the collective of a forward that this rank cannot run (ProcessGroup::refuse), so that
+/// the other ranks get an error at once instead of at their deadline. That error contains `why`,
+/// the message of the error that this rank is about to throw. Throws nothing.
+void announce_refusal(const CallId& id, const std::string& why);
 
 /// Collects the headers of one layer's packets in device memory, which kernels report to the host,
 /// so that the host can check them later without waiting. The device checks the same headers itself

@@ -171,55 +171,21 @@ Tensor convolve(Operation op, const Tensor& given, const Tensor& weight, const T
       });
 }
 
-// `rank` is that of the input.
-Tensor with_rank(Operation op, int rank, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                 const ConvTransposeOptions& options) {
-  if (x.rank() != rank)
-    fail<ShapeError>("{}: expected input of {} dimensions (N, C, ...), got shape {}", op.name, rank,
-                     to_string(x.shape()));
-  return convolve(op, x, weight, bias, options);
-}
-
-ConvTransposeOptions extended(const ConvOptions& o) {
-  return {.stride = o.stride, .padding = o.padding, .dilation = o.dilation, .groups = o.groups};
-}
-
 }  // namespace
 
 Tensor convolution(const Tensor& x, const Tensor& weight, const Tensor& bias,
                    const ConvOptions& options) {
-  return convolve({"convolution", false}, x, weight, bias, extended(options));
+  return convolve({"convolution", false}, x, weight, bias,
+                  {.stride = options.stride,
+                   .padding = options.padding,
+                   .dilation = options.dilation,
+                   .groups = options.groups});
 }
 void set_exact_convolutions(bool exact) { kernels::exact_convolutions = exact; }
-
-Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
-              const ConvOptions& options) {
-  return with_rank({"conv1d", false}, 3, x, weight, bias, extended(options));
-}
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
-              const ConvOptions& options) {
-  return with_rank({"conv2d", false}, 4, x, weight, bias, extended(options));
-}
-Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias,
-              const ConvOptions& options) {
-  return with_rank({"conv3d", false}, 5, x, weight, bias, extended(options));
-}
 
 Tensor conv_transpose(const Tensor& x, const Tensor& weight, const Tensor& bias,
                       const ConvTransposeOptions& options) {
   return convolve({"conv_transpose", true}, x, weight, bias, options);
-}
-Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                        const ConvTransposeOptions& options) {
-  return with_rank({"conv_transpose1d", true}, 3, x, weight, bias, options);
-}
-Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                        const ConvTransposeOptions& options) {
-  return with_rank({"conv_transpose2d", true}, 4, x, weight, bias, options);
-}
-Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                        const ConvTransposeOptions& options) {
-  return with_rank({"conv_transpose3d", true}, 5, x, weight, bias, options);
 }
 
 }  // namespace tutti::nn

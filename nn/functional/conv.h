@@ -17,16 +17,6 @@ using kernels::ConvOptions;
 Tensor convolution(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                    const ConvOptions& options = {});
 
-/// The same operation for x (N, I, L) only.
-Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
-              const ConvOptions& options = {});
-/// The same operation for x (N, I, H, W) only.
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
-              const ConvOptions& options = {});
-/// The same operation for x (N, I, D, H, W) only.
-Tensor conv3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
-              const ConvOptions& options = {});
-
 /// Sets whether convolutions on the CPU are direct sums always, in all threads from their next call
 /// on. By default 3x3 convolutions use Winograd's algorithm where that is faster, whose errors are
 /// some times larger (docs/design/tensors.md has numbers).

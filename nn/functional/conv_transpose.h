@@ -26,14 +26,4 @@ struct ConvTransposeOptions {
 Tensor conv_transpose(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
                       const ConvTransposeOptions& options = {});
 
-/// The same operation for x (N, I, L) only.
-Tensor conv_transpose1d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
-                        const ConvTransposeOptions& options = {});
-/// The same operation for x (N, I, H, W) only.
-Tensor conv_transpose2d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
-                        const ConvTransposeOptions& options = {});
-/// The same operation for x (N, I, D, H, W) only.
-Tensor conv_transpose3d(const Tensor& x, const Tensor& weight, const Tensor& bias = {},
-                        const ConvTransposeOptions& options = {});
-
 }  // namespace tutti::nn

@@ -21,16 +21,4 @@ Tensor dropout(const Tensor& x, double p, bool training, Generator& generator) {
   return x * kept.contiguous(x.memory_format()) * (p == 1 ? 0 : 1 / (1 - p));
 }
 
-Tensor drop_path(const Tensor& x, double p, bool training, Generator& generator) {
-  expect_probability("drop_path", p);
-  if (x.rank() == 0)
-    fail<ShapeError>("drop_path: expected an input (N, ...) of samples, got shape ()");
-  if (!training || p == 0) return x;
-  autograd::expect_trainable("drop_path", x);
-  Shape samples = Dims::filled(x.rank(), 1);
-  samples[0] = x.size(0);
-  const Tensor kept = bernoulli(1 - p, samples, {x.dtype(), x.device()}, generator);
-  return x * kept * (p == 1 ? 0 : 1 / (1 - p));
-}
-
 }  // namespace tutti::nn

@@ -23,18 +23,9 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   for (const Tensor& parameter : {weight, bias}) autograd::expect_parameter("linear", x, parameter);
 }
 
-// Returns the gradient below the activation: `gradient` where the output of ReLU is above 0 or NaN.
-Tensor below_relu(const Tensor& gradient, const Tensor& output) {
-  const Tensor masked = autograd::gradient_buffer(gradient, output);
-  kernels::on(gradient.device())
-      .elementwise.binary(kernels::Binary::relu_grad, gradient, output, masked);
-  return masked;
-}
-
 }  // namespace
 
-Tensor linear(const Tensor& given, const Tensor& weight, const Tensor& bias,
-              Activation activation) {
+Tensor linear(const Tensor& given, const Tensor& weight, const Tensor& bias) {
   const Tensor cast = autocast("linear", given);
   check(cast, weight, bias);
   const std::int64_t outs = weight.shape()[0], ins = weight.shape()[1];
@@ -45,7 +36,7 @@ Tensor linear(const Tensor& given, const Tensor& weight, const Tensor& bias,
   const Tensor y = empty({x.shape()[0], outs}, {x.dtype(), x.device()});
   const Tensor used = x.device().is_cuda() ? kernels::rounded_weight(w.detach(), x.dtype())
                                            : w.detach();
-  kernels.matmul(x.detach(), used.transpose(0, 1), {b.defined() ? b.detach() : b, activation}, y);
+  kernels.matmul(x.detach(), used.transpose(0, 1), b.defined() ? b.detach() : b, y);
 
   const bool for_x = autograd::needs_grad(x), for_w = autograd::needs_grad(w),
              for_b = autograd::needs_grad(b);
@@ -53,9 +44,8 @@ Tensor linear(const Tensor& given, const Tensor& weight, const Tensor& bias,
       "linear", y, {x, w, b},
       [&kernels, for_x, for_w, for_b, used, x = autograd::Saved(x.detach()),
        w = autograd::Saved(w.detach()),
-       relu = activation == Activation::relu ? autograd::Saved(y) : autograd::Saved(),
        b_dtype = b.defined() ? b.dtype() : x.dtype()](const Tensor& gradient) {
-        const Tensor dy = relu ? below_relu(gradient, relu) : gradient.contiguous();
+        const Tensor dy = gradient.contiguous();
         std::vector<Tensor> result(3);
         if (for_x) {
           w.get();  // Throws if the weight was changed in place.

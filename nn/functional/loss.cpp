@@ -1,4 +1,4 @@
-// The losses: cross-entropy and the negative log-likelihood, then those that compare two tensors of
+// The losses: cross-entropy, then those that compare two tensors of
 // one shape element by element.
 #include "loss.h"
 
@@ -170,13 +170,12 @@ Tensor weighted_losses(const Tensor& given, const Tensor& targets, const Tensor&
 
 // Throws if a class index is out of range. A GPU is not asked: reading its answer would make the
 // host wait.
-void check_range(const char* op, const Tensor& classes, std::int64_t count,
-                 std::int64_t ignore_index) {
+void check_range(const Tensor& classes, std::int64_t count, std::int64_t ignore_index) {
   if (!classes.device().is_cpu() || classes.numel() == 0) return;
   const auto smallest = min(classes).item<std::int64_t>(),
              largest = max(classes).item<std::int64_t>();
   if (smallest < 0 || largest >= count)
-    fail<ValueError>("{}: expected targets from 0 to {} (or ignore_index {}), got {}", op,
+    fail<ValueError>("cross_entropy: expected targets from 0 to {} (or ignore_index {}), got {}",
                      count - 1, ignore_index, smallest < 0 ? smallest : largest);
 }
 
@@ -198,31 +197,11 @@ struct Pair {
   }
 };
 
-Tensor unary(kernels::Unary op, const Tensor& detached) {
-  const Tensor out = empty_like(detached);
-  kernels::on(detached.device()).elementwise.unary(op, detached, out);
-  return out;
-}
-
 // Returns log(1 + exp(x)) of a detached tensor.
-Tensor softplus(const Tensor& x) { return unary(kernels::Unary::softplus, x); }
-
-// Throws if a probability is outside [0, 1]. A GPU is not asked: reading its answer would make the
-// host wait.
-void check_probabilities(const Tensor& x) {
-  if (!x.device().is_cpu() || x.numel() == 0) return;
-  const double smallest = min(x).item<double>(), largest = max(x).item<double>();
-  if (smallest < 0 || largest > 1)
-    fail<ValueError>(
-        "binary_cross_entropy: expected probabilities from 0 to 1, got {}; for unnormalised values "
-        "use binary_cross_entropy_with_logits",
-        smallest < 0 ? smallest : largest);
-}
-
-// Return the logarithms of detached probabilities x and 1 - x, bounded as in PyTorch.
-Tensor bounded_log(const Tensor& x) { return clamp(log(x), -100, {}); }
-Tensor bounded_log_of_rest(const Tensor& x) {
-  return clamp(unary(kernels::Unary::log1p, -x), -100, {});  // 1 - x would lose a small x
+Tensor softplus(const Tensor& x) {
+  const Tensor out = empty_like(x);
+  kernels::on(x.device()).elementwise.unary(kernels::Unary::softplus, x, out);
+  return out;
 }
 
 }  // namespace
@@ -249,69 +228,16 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
     return counted.reduce(losses, options.reduction);
   }
   const Tensor classes = counted.classes_of(targets);
-  check_range("cross_entropy", classes, logits.size(1), options.ignore_index);
+  check_range(classes, logits.size(1), options.ignore_index);
   const Tensor weight = options.weight.detach().to(accumulate_dtype(logits.dtype()));
   counted.set_weights(weight, classes);
   return counted.reduce(weighted_losses(logits, targets, weight, counted, options),
                         options.reduction);
 }
 
-Tensor nll_loss(const Tensor& input, const Tensor& targets, const NLLLossOptions& options) {
-  check_classes("nll_loss", input, targets);
-  check_weight("nll_loss", input, options.weight);
-  if (targets.dtype() != int64)
-    fail<DTypeError>(
-        "nll_loss: expected int64 targets (class indices), got {}; convert with "
-        ".to(int64)",
-        to_string(targets.dtype()));
-  check_targets("nll_loss", input, "class indices", positions_of(input), targets);
-  const DType wide = accumulate_dtype(input.dtype());
-  Counted counted(targets, options.ignore_index);
-  const Tensor classes = counted.classes_of(targets);
-  check_range("nll_loss", classes, input.size(1), options.ignore_index);
-  if (options.weight.defined()) counted.set_weights(options.weight.detach().to(wide), classes);
-  const Tensor likelihoods = gather(input, 1, classes.unsqueeze(1)).squeeze(1).to(wide);
-  const Tensor losses = -where(counted.mask, likelihoods, zeros({}, {wide, input.device()}));
-  return counted.reduce(counted.weights.defined() ? losses * counted.weights : losses,
-                        options.reduction);
-}
-
 Tensor mse_loss(const Tensor& input, const Tensor& target, LossReduction reduction) {
   const Pair pair("mse_loss", input, target);
   return reduce_losses(square(pair.input - pair.target), reduction);
-}
-
-Tensor smooth_l1_loss(const Tensor& input, const Tensor& target, const SmoothL1Options& options) {
-  const double beta = options.beta;
-  if (!(beta >= 0)) fail<ValueError>("smooth_l1_loss: expected a beta of 0 or more, got {}", beta);
-  const Pair pair("smooth_l1_loss", input, target);
-  const Tensor difference = pair.input.detach() - pair.target.detach(), distance = abs(difference),
-               linear = distance - beta / 2,
-               losses = beta == 0
-                            ? linear
-                            : where(lt(distance, beta), square(difference) * (0.5 / beta), linear);
-  return reduce_losses(record("smooth_l1_loss", losses, {pair.input, pair.target},
-                              [beta, d = Saved(difference)](const Tensor& g) {
-                                const Tensor slope = beta == 0 ? sign(d) : clamp(d / beta, -1, 1),
-                                             gradient = g * slope;
-                                return std::vector{gradient, -gradient};
-                              }),
-                       options.reduction);
-}
-
-Tensor binary_cross_entropy(const Tensor& input, const Tensor& target, LossReduction reduction) {
-  const Pair pair("binary_cross_entropy", input, target);
-  const Tensor x = pair.input.detach(), t = pair.target.detach();
-  check_probabilities(x);
-  const Tensor losses = (t - 1) * bounded_log_of_rest(x) - t * bounded_log(x);
-  return reduce_losses(
-      record("binary_cross_entropy", losses, {pair.input, pair.target},
-             [p = Saved(x), q = Saved(t)](const Tensor& g) {
-               // PyTorch bounds the slope, which is infinite where the input is 0 or 1.
-               const Tensor slope = (p - q) / clamp((1 - p) * p, 1e-12, {});
-               return std::vector{g * slope, g * (bounded_log_of_rest(p) - bounded_log(p))};
-             }),
-      reduction);
 }
 
 Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& target,

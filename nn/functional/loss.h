@@ -48,42 +48,10 @@ struct CrossEntropyOptions {
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
                      const CrossEntropyOptions& options = {});
 
-/// The options of nll_loss(), with the meaning that they have for cross_entropy().
-struct NLLLossOptions {
-  LossReduction reduction = LossReduction::mean;
-  std::int64_t ignore_index = -100;
-  Tensor weight = {};
-};
-
-/// Returns -weight[target] input[target], the negative log-likelihood of the classes `targets`. The
-/// input has the shape of the logits of cross_entropy() and holds log-probabilities, such as
-/// log_softmax() gives; cross_entropy() computes both in one pass. The targets are class indices.
-/// Errors, and what happens to an index outside its range, are those of cross_entropy().
-Tensor nll_loss(const Tensor& input, const Tensor& targets, const NLLLossOptions& options = {});
-
 /// Returns (input - target)^2, elementwise. ShapeError unless both shapes are equal: broadcasting
 /// in a loss is nearly always a mistake.
 Tensor mse_loss(const Tensor& input, const Tensor& target,
                 LossReduction reduction = LossReduction::mean);
-
-/// The options of smooth_l1_loss().
-struct SmoothL1Options {
-  LossReduction reduction = LossReduction::mean;
-  /// The distance at which the loss becomes linear; 0 makes it |input - target|.
-  double beta = 1;
-};
-
-/// Returns, elementwise, with d = |input - target|: d^2 / (2 beta) where d < beta, d - beta / 2
-/// elsewhere. ShapeError unless both shapes are equal; ValueError for a negative beta.
-Tensor smooth_l1_loss(const Tensor& input, const Tensor& target,
-                      const SmoothL1Options& options = {});
-
-/// Returns -(target log(input) + (1 - target) log(1 - input)), elementwise, for probabilities
-/// `input`. Logarithms are at least -100, as in PyTorch, so that the loss is finite; prefer
-/// binary_cross_entropy_with_logits(), which needs no such bound. ShapeError unless both shapes are
-/// equal; ValueError (on the CPU) for an input outside [0, 1], whose loss on a GPU is NaN.
-Tensor binary_cross_entropy(const Tensor& input, const Tensor& target,
-                            LossReduction reduction = LossReduction::mean);
 
 /// The options of binary_cross_entropy_with_logits().
 struct BinaryCrossEntropyOptions {

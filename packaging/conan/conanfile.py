@@ -42,7 +42,6 @@ class TuttiRecipe(ConanFile):
         self.requires("fmt/[>=9 <12]")
         self.requires("nlohmann_json/[>=3.11 <4]")
         self.requires("onednn/[>=2.7 <4]")
-        self.requires("openssl/[>=3 <4]")
         self.requires("zlib/[>=1.2.11 <2]")
         if self.options.images:
             self.requires("libjpeg-turbo/[>=2 <4]")
@@ -80,5 +79,3 @@ class TuttiRecipe(ConanFile):
         self.cpp_info.set_property("pkg_config_name", "tutti")
         if not self.options.shared:
             self.cpp_info.system_libs = ["pthread", "dl", "m"]
-            self.cpp_info.sharedlinkflags = ["-fopenmp"]
-            self.cpp_info.exelinkflags = ["-fopenmp"]

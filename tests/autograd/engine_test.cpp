@@ -282,27 +282,31 @@ TEST(Engine, EndCallbackRunsAfterEverythingAndNotAfterAFailure) {
   EXPECT_THROW(autograd::at_end_of_backward([] {}), Error);
 }
 
-TEST(Engine, NestedBackwardEndsWithTheOuterOne) {
-  const Tensor x = full({}, 1).requires_grad_();
-  std::vector<std::string> events;
-  const Tensor y = record("nesting", x.detach().clone(), {x}, [&](const Tensor& g) {
-    const auto outer = autograd::current_backward();
-    const Tensor inner = full({}, 1).requires_grad_();
-    Tensor z;
-    {
-      const NoGrad off(false);
-      z = record("inner", inner.detach().clone(), {inner}, [&](const Tensor& h) {
-        EXPECT_EQ(autograd::current_backward(), outer);
-        autograd::at_end_of_backward([&] { events.push_back("end"); });
-        return h;
-      });
-    }
-    EXPECT_FALSE(z.requires_grad()) << "NoGrad(false) must not switch recording back on";
-    events.push_back("nested done");
+TEST(Engine, ABackwardInsideOfABackwardIsAnErrorThatNamesTheOperation) {
+  const Tensor x = full({}, 1).requires_grad_(), other = full({}, 1).requires_grad_();
+  const Tensor y = record("outer", x.detach().clone(), {x}, [&](const Tensor& g) {
+    const EnableGrad enable_grad;
+    scale(other, 2).backward();
     return g;
   });
-  y.backward();
-  EXPECT_EQ(events, (std::vector<std::string>{"nested done"}));
+  try {
+    y.backward();
+    ADD_FAILURE() << "the inner backward ran";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("inside of the backward of 'outer'"),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_EQ(autograd::current_backward(), 0u);
+  scale(other, 2).backward();
+  EXPECT_EQ(other.grad().item<double>(), 2) << "and the thread goes on";
+}
+
+TEST(Engine, NoGradOfFalseDoesNotSwitchRecordingOn) {
+  const Tensor x = full({}, 1).requires_grad_();
+  const NoGrad no_grad;
+  const NoGrad off(false);
+  EXPECT_FALSE(scale(x, 2).requires_grad());
 }
 
 TEST(Engine, NoGradRecordsNothing) {
@@ -490,37 +494,6 @@ TEST(Engine, AWaitingOperationThatDoesNotAskLosesNothing) {
   product_in_halves(middle, w, log).backward();
   EXPECT_EQ(log, (Log{"first half", "start", "end", "second half of product"}));
   EXPECT_EQ(w.grad().item<double>(), 3);
-}
-
-// An identity that takes its gradient in two parts, and notes how many came.
-Tensor pass_parts(const Tensor& x, std::vector<int>& parts, bool takes = true) {
-  const Tensor y = record("parts", x.detach().clone(), {x}, [&parts, takes](const Tensor& g) {
-    if (!takes) return g;
-    const Tensor second = autograd::take_second_part();
-    parts.push_back(second.defined() ? 2 : 1);
-    return second.defined() ? g + second : g;
-  });
-  autograd::mark_takes_two_parts(y);
-  return y;
-}
-
-TEST(Engine, TheLastGradientStaysAPartForOperationsThatAddIt) {
-  const Tensor x = randn({2, 3}).requires_grad_();
-  std::vector<int> parts;
-  for (const int uses : {1, 2, 3}) {
-    x.set_grad({});
-    const Tensor y = pass_parts(x, parts);
-    Tensor loss = sum(y * ones(y.shape()));
-    for (int use = 1; use < uses; ++use) loss = loss + sum(y * full(y.shape(), use + 1.0));
-    loss.backward();
-    EXPECT_EQ(to_vector(x.grad()), std::vector<double>(6, uses * (uses + 1) / 2));
-  }
-  // The gradient of a transposed use has other strides.
-  const Tensor y = pass_parts(x, parts);
-  (sum(y * y) + sum(y.transpose(0, 1) * ones({3, 2}))).backward();
-  EXPECT_EQ(parts, (std::vector<int>{1, 2, 2, 1}));
-  const Tensor lost = pass_parts(x, parts, false);
-  EXPECT_THROW((sum(lost * lost) + sum(lost * lost)).backward(), Error);
 }
 
 TEST(Engine, DeferringOutsideOfABackwardIsAnError) {

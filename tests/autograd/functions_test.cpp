@@ -61,6 +61,37 @@ TEST(FunctionsReduce, AMeanOf16BitNumbersIsRoundedOnce) {
   EXPECT_EQ(to_vector(x.grad()), std::vector<double>(257, BFloat16(1.0f / 257)));
 }
 
+TEST(FunctionsReduce, ADimensionNeedsNoBraces) {
+  const Tensor x = tensor({1, 5, 3, 2}, {2, 2});
+  EXPECT_EQ(to_vector(sum(x, 1)), (std::vector<double>{6, 5}));
+  EXPECT_EQ(to_vector(max(x, -1)), (std::vector<double>{5, 3}));
+  EXPECT_EQ(mean(x, 0, true).shape(), (Shape{1, 2}));
+  EXPECT_EQ(to_vector(var(x, 1, {.correction = 0})), (std::vector<double>{4, 0.25}));
+  EXPECT_EQ(x.reshape(-1).shape(), (Shape{4}));
+}
+
+TEST(FunctionsCompare, OperatorsAreTheFunctions) {
+  const Tensor a = tensor({1, 2, 3}), b = tensor({3, 2, 1});
+  const auto expect_bools = [](const Tensor& result, const std::vector<double>& expected) {
+    EXPECT_EQ(result.dtype(), boolean);
+    EXPECT_EQ(to_vector(result), expected);
+  };
+  expect_bools(a == b, {0, 1, 0});
+  expect_bools(a != b, {1, 0, 1});
+  expect_bools(a < b, {1, 0, 0});
+  expect_bools(a <= b, {1, 1, 0});
+  expect_bools(a > b, {0, 0, 1});
+  expect_bools(a >= b, {0, 1, 1});
+  expect_bools(a == 2, {0, 1, 0});
+  expect_bools(a != 2, {1, 0, 1});
+  expect_bools(a < 2, {1, 0, 0});
+  expect_bools(a <= 2, {1, 1, 0});
+  expect_bools(a > 2, {0, 0, 1});
+  expect_bools(a >= 2, {0, 1, 1});
+  EXPECT_EQ(a[2].item<int>(), 3);
+  EXPECT_THROW(a[3], ShapeError);
+}
+
 TEST(FunctionsReduce, OfEqualLargestElementsTheFirstIsNamed) {
   const double nan = std::nan("");
   EXPECT_EQ(argmax(tensor({1, 3, 2, 3})).item<int>(), 1);

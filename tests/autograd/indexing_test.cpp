@@ -99,6 +99,27 @@ TEST(Variance, KeepsItsDigitsFarFromZero) {
   EXPECT_TRUE(std::isinf(var(tensor({1, 2}), {0}, {.correction = 2}).item<double>()));
 }
 
+TEST(Indexing, IndicesThatHaveChangedBeforeBackwardAreChecked) {
+  const auto expect_refusal = [](const Tensor& y, const Tensor& index, const char* op) {
+    for (const std::int64_t outside : {std::int64_t{3}, std::int64_t{-1}, std::int64_t{1} << 40}) {
+      index.data<std::int64_t>()[0] = outside;
+      try {
+        y.backward(ones(y.shape(), f64), true);
+        FAIL() << op;
+      } catch (const ValueError& error) {
+        EXPECT_NE(std::string(error.what()).find(op), std::string::npos) << error.what();
+      }
+    }
+  };
+  const Tensor x = normal({3, 3}).requires_grad_();
+  const Tensor index = tensor({1, 0}, i64), many = tensor({1, 0, 2, 1}, {2, 2}, i64);
+  expect_refusal(index_select(x, 1, index), index, "index_select: expected indices from 0 to 2");
+  expect_refusal(gather(x, 0, many), many, "gather: expected indices from 0 to 2");
+  const auto [values, indices] = topk(x, 2);
+  expect_refusal(values, indices, "gather: expected indices from 0 to 2");
+  EXPECT_FALSE(x.grad().defined());
+}
+
 TEST(Indexing, Errors) {
   const Tensor x = normal({3, 4}), index = zeros({3, 2}, i64);
   EXPECT_THROW(gather(x, 1, index + 4), ValueError);

@@ -45,6 +45,52 @@ TEST(Integers, ArithmeticInPlace) {
   EXPECT_THROW(x.add_(ones({3})), DTypeError);
 }
 
+TEST(Integers, CompareWithNumbersOfAnySize) {
+  constexpr std::int64_t least = std::numeric_limits<std::int64_t>::min(),
+                         most = std::numeric_limits<std::int64_t>::max();
+  const Tensor x = tensor(std::vector<std::int64_t>{least, most});
+  for (const double above : {1e30, double{INFINITY}}) {
+    EXPECT_EQ(to_vector(lt(x, above)), (Values{1, 1}));
+    EXPECT_EQ(to_vector(le(x, above)), (Values{1, 1}));
+    EXPECT_EQ(to_vector(gt(x, above)), (Values{0, 0}));
+    EXPECT_EQ(to_vector(ge(x, above)), (Values{0, 0}));
+    EXPECT_EQ(to_vector(eq(x, above)), (Values{0, 0}));
+    EXPECT_EQ(to_vector(ne(x, above)), (Values{1, 1}));
+    EXPECT_EQ(to_vector(gt(x, -above)), (Values{1, 1}));
+    EXPECT_EQ(to_vector(ge(x, -above)), (Values{1, 1}));
+    EXPECT_EQ(to_vector(lt(x, -above)), (Values{0, 0}));
+    EXPECT_EQ(to_vector(le(x, -above)), (Values{0, 0}));
+    EXPECT_EQ(to_vector(eq(x, -above)), (Values{0, 0}));
+    EXPECT_EQ(to_vector(ne(x, -above)), (Values{1, 1}));
+  }
+  EXPECT_EQ(to_vector(eq(x, static_cast<double>(most))), (Values{0, 1}));
+  EXPECT_EQ(to_vector(lt(tensor({0, 255}, {uint8}), 300)), (Values{1, 1}));
+  EXPECT_EQ(to_vector(gt(tensor({0, 255}, {uint8}), -1)), (Values{1, 1}));
+  EXPECT_THROW(gt(x, NAN), DTypeError);
+}
+
+TEST(Integers, NumbersThatTheDtypeDoesNotHoldAreRefusedWhereTheyWouldBeElements) {
+  const Tensor bytes = tensor({0, 44, 255}, {uint8}), x = arange(3);
+  EXPECT_EQ(to_vector(clamp(bytes, -5, 300)), (Values{0, 44, 255}));
+  EXPECT_EQ(to_vector(clamp(bytes, 7, INFINITY)), (Values{7, 44, 255}));
+  EXPECT_EQ(to_vector(clamp(x, -1e30, 1)), (Values{0, 1, 1}));
+  EXPECT_THROW(clamp(bytes, 300, {}), DTypeError);
+  EXPECT_THROW(clamp(bytes, {}, -1), DTypeError);
+  EXPECT_THROW(clamp(x, 1e30, {}), DTypeError);
+  EXPECT_THROW(clamp(x, NAN, {}), DTypeError);
+  const Tensor mask = tensor({1, 0, 0}, {boolean});
+  EXPECT_THROW(masked_fill(bytes, mask, 256), DTypeError);
+  EXPECT_THROW(masked_fill(mask, mask, 2), DTypeError);
+  EXPECT_THROW(masked_fill(x, mask, -1e19), DTypeError);
+  EXPECT_EQ(to_vector(masked_fill(bytes, mask, 255)), (Values{255, 44, 255}));
+  EXPECT_THROW(pad(bytes, {1, 0}, -1), DTypeError);
+  EXPECT_THROW(arange(257, {uint8}), DTypeError);
+  EXPECT_THROW(randint(257, {3}, {uint8}), DTypeError);
+  EXPECT_THROW(x + 1e30, DTypeError);
+  EXPECT_THROW(x.mul_(INFINITY), DTypeError);
+  EXPECT_EQ(to_vector(bytes + 300), (Values{44, 88, 43}));  // bytes count modulo 256
+}
+
 TEST(Integers, BytesAndBoolsReduceWithoutACopy) {
   const Tensor bytes = full({1 << 12, 1 << 12}, 200, {uint8}), bools = gt(bytes, 100);
   bytes.select(0, 7).select(0, 9).fill_(201);

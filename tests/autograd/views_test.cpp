@@ -109,6 +109,83 @@ TEST(InPlace, RefusesAnotherDeviceAndNumbersThatDoNotFit) {
   EXPECT_EQ(to_vector(whole.mul_(2)), (std::vector<double>{0, 2, 4, 6}));
 }
 
+TEST(InPlace, RefusesToReadWhatItHasChanged) {
+  const Tensor t = arange(9, {float32}).reshape({3, 3}), upper = t.slice(0, 1, 3);
+  const std::vector<double> before = to_vector(t);
+  std::vector<float> memory(9);
+  const auto expect_refusal = [](const auto& change) { EXPECT_THROW(change(), ValueError); };
+  expect_refusal([&] { t.add_(t.transpose(0, 1)); });
+  expect_refusal([&] { t.copy_(t.transpose(0, 1)); });
+  expect_refusal([&] { upper.add_(t.slice(0, 0, 2)); });
+  expect_refusal([&] { t.slice(1, 1, 3).copy_(t.slice(1, 0, 2)); });
+  expect_refusal([&] { t.add_(t[0]); });
+  expect_refusal([&] { t.copy_(t.slice(1, 0, 1)); });
+  expect_refusal([&] { t += t[1]; });
+  expect_refusal([&] { t *= t.transpose(0, 1); });
+  expect_refusal([&] { t[1] -= t.slice(1, 1, 2).squeeze(1); });
+  expect_refusal([&] { t.set_grad(t.transpose(0, 1)); });
+  expect_refusal([&] {  // two storages of one memory
+    from_blob(memory.data(), {8}, float32).copy_(from_blob(memory.data() + 1, {8}, float32));
+  });
+  EXPECT_EQ(to_vector(t), before);
+  try {
+    t.add_(t.transpose(0, 1));
+    FAIL();
+  } catch (const ValueError& error) {
+    EXPECT_EQ(
+        std::string(error.what()).find("add_: a tensor of shape (3, 3) is read in the memory"), 0u);
+  }
+}
+
+TEST(InPlace, ReadsItselfInTheSameOrderAndItsOtherElements) {
+  const Tensor t = arange(6, {float32}).reshape({2, 3});
+  t.add_(t).copy_(t).copy_(t.reshape({1, 2, 3}).select(0, 0));
+  EXPECT_EQ(to_vector(t), (std::vector<double>{0, 2, 4, 6, 8, 10}));
+  t.transpose(0, 1).add_(t.transpose(0, 1), -0.5);
+  EXPECT_EQ(to_vector(t), (std::vector<double>{0, 1, 2, 3, 4, 5}));
+  t.slice(1, 0, 1).copy_(t.slice(1, 2, 3));  // columns lie between each other
+  t.slice(1, 1, 2) += t.slice(1, 2, 3);
+  EXPECT_EQ(to_vector(t), (std::vector<double>{2, 3, 2, 5, 9, 5}));
+  t[0].copy_(t[1]);
+  EXPECT_EQ(to_vector(t), (std::vector<double>{5, 9, 5, 5, 9, 5}));
+  const Tensor even = arange(7, {float32});
+  even.slice(0, 0, 6, 2).copy_(even.slice(0, 1, 7, 2));
+  EXPECT_EQ(to_vector(even), (std::vector<double>{1, 1, 3, 3, 5, 5, 6}));
+}
+
+TEST(InPlace, OperatorsChangeTheTensorAndItsViews) {
+  const Tensor x = tensor({1, 2, 3, 4}, {2, 2}, f64), same = x;
+  x += tensor({10, 20}, f64);
+  x -= 1;
+  EXPECT_EQ(to_vector(same), (std::vector<double>{10, 21, 12, 23}));
+  x *= x;
+  x /= tensor({10, 1}, f64);
+  x[1] /= 2;
+  x[0] *= -1;
+  EXPECT_EQ(to_vector(same), (std::vector<double>{-10, -441, 7.2, 264.5}));
+  const Tensor bytes = tensor({250, 3}, {uint8});
+  bytes += 10;
+  bytes -= tensor({5}, {uint8});
+  EXPECT_EQ(to_vector(bytes), (std::vector<double>{255, 8}));
+  EXPECT_THROW(bytes /= 2, DTypeError);
+  EXPECT_THROW(x += bytes, DTypeError);
+  const Tensor leaf = ones({2}).requires_grad_(), loss = sum(leaf);
+  EXPECT_THROW(leaf += 1, Error);
+  EXPECT_THROW(loss += 1, Error);
+  EXPECT_THROW(x[0] += leaf.to(float64), Error);
+}
+
+TEST(InPlace, AnAssignmentToAViewChangesItsElements) {
+  const Tensor x = zeros({2, 2});
+  x[0] = tensor({1, 2});
+  x[1].slice(0, 0, 1) = 7;
+  EXPECT_EQ(to_vector(x), (std::vector<double>{1, 2, 7, 0}));
+  Tensor row = x[0];
+  row = ones({2});  // another handle, as for every variable
+  EXPECT_EQ(to_vector(x), (std::vector<double>{1, 2, 7, 0}));
+  EXPECT_THROW(x[0] = ones({2}).requires_grad_(), Error);
+}
+
 TEST(InPlace, ConvertsBroadcastsAndBumpsTheVersion) {
   const Tensor x = zeros({2, 3});
   const auto before = x.storage()->version();

@@ -20,6 +20,13 @@ TEST(Dims, InsertEraseCompareAndPrint) {
   EXPECT_THROW(full.push_back(1), ShapeError);
 }
 
+TEST(Dims, ASingleNumberNeedsNoBraces) {
+  EXPECT_EQ(zeros(3).shape(), (Shape{3}));
+  const Dims one = std::size_t{7};
+  EXPECT_EQ(one, (Dims{7}));
+  static_assert(!std::is_convertible_v<bool, Dims> && !std::is_convertible_v<double, Dims>);
+}
+
 TEST(Dims, CountsAndRefusesWhatDoesNotFit) {
   constexpr std::int64_t big = std::int64_t{1} << 32;
   EXPECT_EQ(numel({}), 1);

@@ -21,7 +21,7 @@ namespace {
 class Fork : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (test::under_thread_sanitizer) GTEST_SKIP() << "ThreadSanitizer does not see OpenMP's locks";
+    if (test::under_thread_sanitizer) GTEST_SKIP() << "no child may start threads";
   }
 };
 

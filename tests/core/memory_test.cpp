@@ -47,6 +47,8 @@ TEST(CpuAllocator, CountsLiveAndPeakAndTrims) {
     EXPECT_GE(during.peak, during.live);
   }
   EXPECT_EQ(cpu().stats().live, before.live);
+  cpu().reset_peak();
+  EXPECT_EQ(cpu().stats().peak, before.live);
   EXPECT_GE(cpu().stats().cached, 4u << 20);
   cpu().trim();
   EXPECT_EQ(cpu().stats().cached, 0u);

@@ -111,7 +111,7 @@ TEST(PageHeap, ReturnsNullWhereTheSystemHasNoMemory) {
 
 TEST(PageHeap, LetsAddressSanitizerSeeWhatIsNoBlock) {
 #ifndef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "the build has no AddressSanitizer of GCC";
+  GTEST_SKIP() << "the build has no AddressSanitizer";
 #else
   PageHeap heap;
   auto* const block = static_cast<char*>(heap.allocate(2 * MiB));

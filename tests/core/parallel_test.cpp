@@ -1,16 +1,19 @@
 // Tests that parallel_for covers its range exactly once for every size, and keeps to the number of
 // threads that it may use.
-#include "openmp.h"
 
+#include <tutti/core/control_groups.h>
 #include <tutti/core/error.h>
 #include <tutti/core/parallel.h>
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 #include <thread>
 
 namespace tutti {
@@ -58,13 +61,69 @@ TEST_F(Parallel, NestedLoopsAreSerial) {
   EXPECT_EQ(inner_calls, 2);
 }
 
+// With one range, in several, and inside of another loop.
+TEST_F(Parallel, ThrowsTheFirstExceptionAfterAllRangesHaveEnded) {
+  for (const int threads : {1, 4}) {
+    set_num_threads(threads);
+    std::atomic<int> begun{0}, ended{0};
+    const auto throws = [&](std::int64_t begin, std::int64_t) {
+      ++begun;
+      struct Ends {
+        std::atomic<int>& count;
+        ~Ends() { ++count; }
+      } ends{ended};
+      if (begin == 0) throw ValueError("the first range");
+    };
+    EXPECT_THROW(parallel_for(100, 1, throws), ValueError);
+    EXPECT_EQ(begun, threads);
+    EXPECT_EQ(ended, threads);
+    EXPECT_THROW(
+        parallel_for(2, 1, [&](std::int64_t, std::int64_t) { parallel_for(100, 1, throws); }),
+        ValueError);
+    int calls = 0;  // the threads are as before
+    parallel_for(8, 8, [&](std::int64_t, std::int64_t) { ++calls; });
+    EXPECT_EQ(calls, 1);
+    EXPECT_EQ(num_threads(), threads);
+  }
+}
+
+// The host program's OpenMP has given the cores to its own threads.
+TEST_F(Parallel, InsideAParallelRegionOfTheHostLoopsAreSerial) {
+  const auto run_region = reinterpret_cast<void (*)(void (*)(void*), void*, unsigned, unsigned)>(
+      dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+  if (!run_region) GTEST_SKIP() << "this process has no OpenMP";
+  static std::atomic<int> alone{0}, ranges{0};
+  set_num_threads(3);
+  run_region(
+      [](void*) {
+        set_num_threads(3);
+        alone += num_threads() == 1;
+        parallel_for(100, 1, [](std::int64_t, std::int64_t) { ++ranges; });
+      },
+      nullptr, 2, 0);
+  EXPECT_EQ(alone, 2);
+  EXPECT_EQ(ranges, 2);
+  EXPECT_EQ(num_threads(), 3);
+}
+
+TEST_F(Parallel, TheMainThreadsDefaultIsTheFirstNumberOfTheEnvironment) {
+  const char* const before = std::getenv("OMP_NUM_THREADS");
+  const std::string kept = before ? before : "";
+  for (const auto& [text, expected] :
+       {std::pair{"3", 3}, {"5,2", 5}, {"many", available_cores()}, {"0", available_cores()}}) {
+    setenv("OMP_NUM_THREADS", text, 1);
+    EXPECT_EQ(default_threads_of_main_thread(), expected) << text;
+  }
+  before ? setenv("OMP_NUM_THREADS", kept.c_str(), 1) : unsetenv("OMP_NUM_THREADS");
+}
+
 TEST_F(Parallel, TheThreadCountBelongsToTheCallingThread) {
   set_num_threads(3);
   std::thread([] {
     set_num_threads(1);
     EXPECT_EQ(num_threads(), 1);
   }).join();
-  EXPECT_EQ(num_threads(), test::has_openmp ? 3 : 1);
+  EXPECT_EQ(num_threads(), 3);
   EXPECT_THROW(set_num_threads(0), ValueError);
   EXPECT_GE(available_cores(), 1);
 }

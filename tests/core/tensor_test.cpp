@@ -67,7 +67,7 @@ struct ForeignTensor {
   std::int64_t *shape, *strides;
   std::uint64_t byte_offset;
   void* manager_ctx;
-  void (*deleter)(ForeignTensor*);
+  void (*deleter)(DLManagedTensor*);
 };
 
 template <class Managed>
@@ -99,9 +99,9 @@ TEST(DLPack, RefusesWhatItDoesNotHaveAndReleasesIt) {
   std::int64_t shape[] = {2}, strides[] = {-1};
   float values[] = {1, 2};
   const ForeignTensor good{
-      values,     {1, 0},    1,
-      {2, 32, 1}, shape,     nullptr,
-      0,          &released, [](ForeignTensor* m) { ++*static_cast<int*>(m->manager_ctx); }};
+      values, {1, 0}, 1, {2, 32, 1}, shape, nullptr, 0, &released, [](DLManagedTensor* m) {
+        ++*static_cast<int*>(reinterpret_cast<ForeignTensor*>(m)->manager_ctx);
+      }};
   const auto take = [](ForeignTensor m) {
     return to_vector(from_dlpack(reinterpret_cast<DLManagedTensor*>(&m)));
   };

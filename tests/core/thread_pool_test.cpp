@@ -4,10 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -94,6 +99,49 @@ TEST(ThreadPool, UsesNoProcessorTimeBetweenLoops) {
   const double before = used();
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_LT(used() - before, 0.002);
+}
+
+// The text after `name` in the status of each thread of the process, by its directory.
+std::map<std::string, std::string> status_of_threads(const std::string& name) {
+  std::map<std::string, std::string> found;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(thread.path() / "status");
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with(name)) found[thread.path()] = line.substr(name.size());
+  }
+  return found;
+}
+
+// Where a helper is awake, small loops leave the others asleep. A helper that wakes sleeps again
+// later, which the system counts.
+TEST(ThreadPool, SmallLoopsWakeNoMoreHelpersThanTheyNeed) {
+  run_loops(1, 8);
+  const auto sleeps = [] { return status_of_threads("voluntary_ctxt_switches:"); };
+  std::ptrdiff_t fewest_woken = 8;
+  for (int burst = 0; burst < 20; ++burst) {  // of which others may delay some
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const auto before = sleeps();
+    for (int i = 0; i < 8; ++i) run_shares(2, [](int) {});
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::ptrdiff_t woken = -1;  // the calling thread slept
+    for (const auto& [thread, count] : sleeps()) woken += before.at(thread) != count;
+    fewest_woken = std::min(fewest_woken, woken);
+  }
+  EXPECT_LE(fewest_woken, 2);
+}
+
+TEST(ThreadPool, LoopsBehindTheEndOfTheHelpersAreSerial) {
+  struct Last {
+    ~Last() {
+      const auto own = std::this_thread::get_id();
+      run_shares(3, [&](int) { EXPECT_EQ(std::this_thread::get_id(), own); });
+    }
+  };
+  std::thread([] {
+    static thread_local const Last last;
+    [[maybe_unused]] const Last* const used = &last;
+    run_loops(10, 3);
+  }).join();
 }
 
 }  // namespace

@@ -62,6 +62,16 @@ TEST(ImageFolder, ALinkToAFolderAboveIsAnError) {
   EXPECT_THROW(ImageFolder{folder.path()}, DataError);
 }
 
+TEST(ImageFolder, ALinkToItselfIsNamedAndOneToNothingIsNoPicture) {
+  const PictureFolder folder;
+  folder.add_image("cat/a.jpg");
+  std::filesystem::create_symlink("nowhere", folder.path() + "/cat/nothing");
+  EXPECT_EQ(ImageFolder(folder.path()).size(), 1);
+  std::filesystem::create_symlink("self.jpg", folder.path() + "/cat/self.jpg");
+  expect_error<DataError>([&] { ImageFolder{folder.path()}; },
+                          {"cannot follow " + folder.path() + "/cat/self.jpg", "remove the link"});
+}
+
 class BrokenFolder : public ::testing::Test {
  protected:
   BrokenFolder() {
@@ -179,26 +189,6 @@ TEST(Subset, HasTheListedSamplesInTheirOrder) {
   EXPECT_EQ(part.describe(1), "sample 2");
   EXPECT_THROW(part.get(3), ValueError);
   expect_error<ValueError>([&] { Subset(whole, {3, 10}); }, {"0 to 9", "got 10"});
-}
-
-TEST(ConcatDataset, HasTheSamplesOfAllDatasetsInTurn) {
-  const auto make = [](std::int64_t count, std::uint64_t seed) {
-    return std::make_shared<SyntheticDataset>(
-        SyntheticDataset::Options{.count = count, .seed = seed});
-  };
-  const auto a = make(3, 1), none = make(0, 2), b = make(4, 3);
-  const ConcatDataset all({a, none, b});
-  ASSERT_EQ(all.size(), 7);
-  EXPECT_EQ(to_vector(all.get(2).image), to_vector(a->get(2).image));
-  EXPECT_EQ(to_vector(all.get(3).image), to_vector(b->get(0).image));
-  EXPECT_EQ(to_vector(all.get(6).image), to_vector(b->get(3).image));
-  EXPECT_EQ(all.describe(6), "sample 3");
-  EXPECT_THROW(all.get(7), ValueError);
-  EXPECT_THROW(ConcatDataset({}), ValueError);
-  const auto named = std::make_shared<TensorDataset>(zeros({1, 2, 2, 3}, {.dtype = uint8}),
-                                                     zeros({1}, {.dtype = int64}),
-                                                     std::vector<std::string>{"cat"});
-  expect_error<ValueError>([&] { ConcatDataset({a, named}); }, {"same class names", "dataset 1"});
 }
 
 }  // namespace

@@ -151,7 +151,7 @@ TEST(DecodeImage, AJpegIsScaledWhileBothSidesStayLargeEnough) {
   const struct {
     std::int64_t min_size;
     int denominator;
-  } cases[] = {{0, 1}, {123, 1}, {62, 1}, {61, 2}, {31, 2}, {30, 4}, {16, 4}, {15, 8}, {1, 8}};
+  } cases[] = {{0, 1}, {123, 1}, {63, 1}, {62, 2}, {32, 2}, {31, 4}, {17, 4}, {16, 8}, {1, 8}};
   for (const auto& [min_size, denominator] : cases)
     expect_levels(read_image(image_path("large.jpg"), {.min_size = min_size}),
                   data_fixture(fmt::format("large.jpg.scaled_{}", denominator)), 1,

@@ -2,7 +2,6 @@
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/data/image_folder.h>
 #include <tutti/data/loader.h>
-#include <tutti/data/transforms/color_jitter.h>
 #include <tutti/data/transforms/crop.h>
 #include <tutti/data/transforms/flip.h>
 #include <tutti/data/transforms/mixup.h>
@@ -47,9 +46,7 @@ std::shared_ptr<Dataset> synthetic(std::int64_t count) {
 }
 
 std::vector<Transform> augmentations() {
-  return {RandomResizedCrop({.size = 8}), RandomHorizontalFlip(),
-          ColorJitter({.brightness = 0.4, .contrast = 0.4, .saturation = 0.4, .hue = 0.1}),
-          Normalize(), RandomErasing({})};
+  return {RandomResizedCrop({.size = 8}), RandomHorizontalFlip(), Normalize(), RandomErasing({})};
 }
 
 // Returns what is compared of a batch: its indices, labels and pixels.
@@ -318,7 +315,7 @@ TEST(DataLoader, NoMoreBatchesThanAskedForAreLoadedAhead) {
     for (int taken = 1; taken <= 5; ++taken) {
       ASSERT_TRUE(loader.next());
       const int most = 10 * (taken + prefetch);
-      for (int i = 0; i < 200 && loaded < most; ++i) std::this_thread::sleep_for(10ms);
+      for (int i = 0; i < 3000 && loaded < most; ++i) std::this_thread::sleep_for(10ms);
       EXPECT_EQ(loaded, most) << "the threads must go on without next()";
       std::this_thread::sleep_for(20ms);
       EXPECT_EQ(loaded, most);
@@ -340,14 +337,14 @@ TEST(DataLoader, EndsAtOnceInTheMiddleOfWork) {
       if (repeat % 2 == 1) loader.set_state({.epoch = 3, .batch = 1});
       if (repeat % 4 == 3) std::this_thread::sleep_for(2ms);
     }
-    EXPECT_LT(loaded - before, 1000);
+    EXPECT_LT(loaded - before, 25'000) << "a batch has 50,000";
   }
-  const auto begin = std::chrono::steady_clock::now();
+  const int before = loaded;
   {
     DataLoader loader(dataset, {.sampler = {.batch_size = 4}, .workers = 4, .prefetch = 1000});
     ASSERT_TRUE(loader.next());
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+  EXPECT_LT(loaded - before, 10'000) << "an epoch has 100,000";
 }
 
 TEST(DataLoader, TheChildOfAForkIsToldThatTheThreadsAreTheParents) {

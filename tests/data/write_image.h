@@ -3,6 +3,8 @@
 
 #include <tutti/core/tensor.h>
 
+#include <array>
+#include <cstdint>
 #include <cstdio>
 #include <stdexcept>
 #include <string>
@@ -23,8 +25,15 @@ inline void write_png(const std::string& path, const Tensor& image) {
     throw std::runtime_error("cannot write " + path + ": " + png.message);
 }
 
+/// Returns EXIF data (a TIFF structure) with an orientation.
+inline std::array<std::uint8_t, 26> exif_with_orientation(int orientation) {
+  return {'M',  'M',  0, 42, 0, 0, 0, 8, 0, 1,
+          0x01, 0x12, 0, 3,  0, 0, 0, 1, 0, static_cast<std::uint8_t>(orientation)};
+}
+
 /// Writes a uint8 image (height, width, 3). libjpeg ends the program where that fails.
-inline void write_jpeg(const std::string& path, const Tensor& image, int quality = 90) {
+inline void write_jpeg(const std::string& path, const Tensor& image, int quality = 90,
+                       int orientation = 1) {
   std::FILE* const file = std::fopen(path.c_str(), "wb");
   if (!file) throw std::runtime_error("cannot write " + path);
   jpeg_error_mgr errors{};
@@ -39,6 +48,13 @@ inline void write_jpeg(const std::string& path, const Tensor& image, int quality
   jpeg_set_defaults(&jpeg);
   jpeg_set_quality(&jpeg, quality, TRUE);
   jpeg_start_compress(&jpeg, TRUE);
+  if (orientation != 1) {
+    std::string marker("Exif\0", 6);
+    for (const std::uint8_t byte : exif_with_orientation(orientation))
+      marker += static_cast<char>(byte);
+    jpeg_write_marker(&jpeg, JPEG_APP0 + 1, reinterpret_cast<const JOCTET*>(marker.data()),
+                      static_cast<unsigned>(marker.size()));
+  }
   const Tensor pixels = image.contiguous();
   while (jpeg.next_scanline < jpeg.image_height) {
     JSAMPROW row = pixels.data<std::uint8_t>() +

@@ -23,12 +23,13 @@ using test::expect_contains;
 class InboxTransport : public World::Transport {
  public:
   using Inbox = std::deque<World::Notice>;
-  InboxTransport(int rank, Inbox& own, Inbox& other, std::mutex& mutex)
-      : rank_(rank), own_(own), other_(other), mutex_(mutex) {}
+  InboxTransport(Inbox& own, Inbox& other, std::mutex& mutex)
+      : own_(own), other_(other), mutex_(mutex) {}
   Failure send_failure(const Failure& failure) override { return failure; }
-  bool can_ask() const override { return true; }
-  void send_status_request(int) override { send(World::StatusRequest{rank_}); }
-  void send_status_reply(int, const World::StatusReply& reply) override { send(reply); }
+  void send(int, const World::Notice& notice) override {
+    const std::lock_guard lock(mutex_);
+    other_.push_back(notice);
+  }
   std::optional<World::Notice> receive() override {
     const std::lock_guard lock(mutex_);
     if (own_.empty()) return {};
@@ -38,11 +39,6 @@ class InboxTransport : public World::Transport {
   }
 
  private:
-  void send(World::Notice notice) {
-    const std::lock_guard lock(mutex_);
-    other_.push_back(std::move(notice));
-  }
-  int rank_;
   Inbox &own_, &other_;
   std::mutex& mutex_;
 };
@@ -67,7 +63,9 @@ class Late : public PendingCollective {
  public:
   Late(const Member& member, std::int64_t sequence, std::chrono::seconds patience,
        std::chrono::seconds left = -1s)
-      : member_(member), call_{.sequence = sequence}, patience_(patience), left_(left) {}
+      : member_(member), call_{.sequence = sequence}, patience_(patience), left_(left) {
+    call_.fingerprint = fingerprint(call_);
+  }
   const Collective& call() const override { return call_; }
   const GroupInfo& group() const override { return member_.info(); }
   Deadline deadline() const override { return {began_ + left_, 1s}; }
@@ -117,13 +115,18 @@ class AbsentRank : public ::testing::Test {
     there.rank = 1;
     return std::unique_ptr<Group>(new Group{Member(info, waiting_), Member(there, asked_)});
   }
+  static void issue(Member& member, std::int64_t sequence, const std::string& name = {}) {
+    Collective call{.name = name, .sequence = sequence};
+    call.fingerprint = fingerprint(call);
+    member.submit(call);
+  }
   static void issue(Group& group, std::int64_t sequence, const std::string& name = {}) {
-    group.asked.submit({.name = name, .sequence = sequence});
+    issue(group.asked, sequence, name);
   }
   // Returns the error of rank 0 where it waits for this call; an empty text where it goes on
   // waiting.
   std::string error_at(const Group& group, std::int64_t sequence, std::chrono::seconds patience) {
-    const Late call(group.waiting, sequence, patience);
+    Late call(group.waiting, sequence, patience);
     waiting_->give_up(call);  // asks
     asked_->poll();           // answers
     waiting_->poll();
@@ -133,9 +136,9 @@ class AbsentRank : public ::testing::Test {
   std::mutex mutex_;  // of both inboxes
   InboxTransport::Inbox to_waiting_, to_asked_;
   const std::shared_ptr<World> waiting_ = std::make_shared<World>(World::Options{
-      .transport = std::make_unique<InboxTransport>(0, to_waiting_, to_asked_, mutex_), .rank = 0});
+      .transport = std::make_unique<InboxTransport>(to_waiting_, to_asked_, mutex_), .rank = 0});
   const std::shared_ptr<World> asked_ = std::make_shared<World>(World::Options{
-      .transport = std::make_unique<InboxTransport>(1, to_asked_, to_waiting_, mutex_), .rank = 1});
+      .transport = std::make_unique<InboxTransport>(to_asked_, to_waiting_, mutex_), .rank = 1});
 };
 
 TEST_F(AbsentRank, IsNoneThatHasIssuedCallsOfManyGroupsSince) {
@@ -196,7 +199,7 @@ TEST_F(AbsentRank, IsFoundAtOnceWhereItHasDepartedBeforeTheCall) {
 // Nobody announces a departure. A rank that waits asks, long before its deadline.
 TEST_F(AbsentRank, IsFoundBeforeTheDeadlineWhereItDepartsMeanwhile) {
   const auto world = group("world");
-  const Late call(world->waiting, 1, 60s, 60s);
+  Late call(world->waiting, 1, 60s, 60s);
   EXPECT_FALSE(waiting_->give_up(call));
   asked_->depart(1);
   EXPECT_TRUE(to_asked_.empty() && to_waiting_.empty());
@@ -218,6 +221,45 @@ TEST_F(AbsentRank, LivesWhereItAnswers) {
   other.request_stop();
   other.join();
   EXPECT_FALSE(waiting_->all_answer({&rank, 1}));
+}
+
+// Where ranks are at different calls of one number, the first question finds it.
+TEST_F(AbsentRank, IsFoundAtOnceWhereItIsAtAnotherCallOfThisNumber) {
+  const auto world = group("world");
+  issue(*world, 1, "rank 1 calls this");
+  Late call(world->waiting, 1, 60s, 60s);
+  EXPECT_FALSE(waiting_->give_up(call));
+  std::this_thread::sleep_for(260ms);
+  EXPECT_FALSE(waiting_->give_up(call));
+  asked_->poll();
+  waiting_->poll();
+  ASSERT_TRUE(waiting_->give_up(call));
+  expect_contains(waiting_->failure()->what,
+                  {"rank 0 at barrier #1, rank 1 at barrier #1 (rank 1 calls this)"});
+}
+
+TEST_F(AbsentRank, IsFoundAtOnceWhereItHasDestroyedTheGroup) {
+  GroupInfo info{.size = 3, .group = "world", .world_ranks = {0, 1, 2}};
+  const Member waiting(info, waiting_);
+  info.rank = 1;
+  auto asked = std::make_unique<Member>(info, asked_);
+  issue(*asked, 1);
+  asked.reset();
+  info.group = "world/next";
+  const Member next(info, asked_);  // whose making forgets the former group
+  Late passed(waiting, 1, 60s, 60s), call(waiting, 2, 60s, 60s);
+  for (Late* each : {&passed, &call}) {
+    waiting_->give_up(*each);
+    std::this_thread::sleep_for(260ms);
+    waiting_->give_up(*each);
+    asked_->poll();
+    waiting_->poll();
+  }
+  EXPECT_FALSE(waiting_->give_up(passed))
+      << "it has destroyed the group after its part of the call";
+  ASSERT_TRUE(waiting_->give_up(call));
+  expect_contains(waiting_->failure()->what,
+                  {"rank 1 will never arrive: its group has been destroyed"});
 }
 
 // Rank 0 has asked only the rank that it waits for. Rank 2 may be the one that is absent.

@@ -53,6 +53,25 @@ TEST(CallOnAllRanks, ALongTextArrivesAndOneRankThrowsAlike) {
             text);
 }
 
+TEST(CheckSameOnRanks, NamesWhatTheFirstRankThatDiffersHas) {
+  run_ranks(4, [](const ProcessGroup& group) {
+    const auto check = [&](const std::string& text) {
+      check_same_on_ranks(group, "settings", text);
+    };
+    EXPECT_NO_THROW(check("lr = 0.1\nseed = 3\n"));
+    const bool differs = group.rank() >= 2;
+    EXPECT_EQ(message_of<ValueError>([&] {
+                check(differs ? "lr = 0.2\nseed = 3\nmixup = 1\n" : "lr = 0.1\nseed = 3\n");
+              }),
+              "expected the same settings on every rank; rank 0 has lr = 0.1, rank 2 has lr = 0.2, "
+              "mixup = 1");
+    test::expect_contains(message_of<ValueError>([&] { check(differs ? "" : "x\n"); }),
+                          {"rank 0 has x, rank 2 has none of these"});
+    EXPECT_NO_THROW(check(""));  // the group works as before
+  });
+  EXPECT_NO_THROW(check_same_on_ranks(ProcessGroup(), "settings", "alone"));
+}
+
 TEST(StopAgreement, AllRanksStopAfterTheSameStep) {
   constexpr int ranks = 3, asked_in_step = 5;
   std::array<int, ranks> stopped_after{};

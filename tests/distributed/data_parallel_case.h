@@ -5,7 +5,6 @@
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/matmul.h>
-#include <tutti/autograd/recompute.h>
 #include <tutti/autograd/record.h>
 #include <tutti/core/create.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>
@@ -18,6 +17,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "messages.h"
 
@@ -198,10 +198,10 @@ inline void check_no_sync(const ProcessGroup& group) {
   expect_mean(model, group, three);
 
   clear_gradients(model);
-  {
-    const auto scope = ddp.no_sync();
-    three(model, rank);
-  }
+  std::optional<distributed::DataParallel::NoSync> scope;  // as of a loop that leaves it at times
+  scope.emplace(ddp.no_sync());
+  three(model, rank);
+  scope.reset();
   ddp.synchronize_gradients();
   expect_mean(model, group, three);
 }
@@ -250,55 +250,29 @@ inline void check_unused_parameters(const ProcessGroup& group) {
   }
 }
 
-/// Uses weights twice, and in a recomputed block besides, so that gradients come in several parts.
-inline void check_shared_and_recomputed(const ProcessGroup& group) {
-  const StateDict model = small_model(group);
-  distributed::DataParallel ddp(model, {}, group, small_buckets);
-  const auto loss = [](const StateDict& m, int rank) {
-    Generator generator(rank);
-    const Tensor x = randn({4, 6}, {.dtype = float64}, generator);
-    x.requires_grad_();
-    const auto block = [&](const std::vector<Tensor>& in) {
-      return tanh(matmul(tanh(matmul(in[0], m[0].second) + m[1].second), m[2].second) +
-                  m[3].second);
+/// Uses weights several times, on rank 1 and above in one layer less.
+inline void check_shared_weights(const ProcessGroup& group) {
+  for (const bool ranks_differ : {false, true}) {
+    const StateDict model = small_model(group);
+    auto options = small_buckets;
+    options.find_unused_parameters = ranks_differ;
+    distributed::DataParallel ddp(model, {}, group, options);
+    const auto loss = [&](const StateDict& m, int rank) {
+      Generator generator(rank);
+      const Tensor x = randn({4, 6}, {.dtype = float64}, generator);
+      const auto block = [&](const Tensor& in) {
+        const bool is_deep = !ranks_differ || rank == 0;
+        const Tensor y = is_deep ? tanh(matmul(in, m[0].second) + m[1].second) : in;
+        return tanh(matmul(y, m[2].second) + m[3].second);
+      };
+      const Tensor z = block(tanh(matmul(block(x), m[4].second) + m[5].second));
+      return sum(square(matmul(matmul(z, m[2].second), m[4].second) + m[1].second));
     };
-    const Tensor y = recompute(block, {x});
-    const Tensor z = recompute(block, {tanh(matmul(y, m[4].second) + m[5].second)});
-    return sum(square(matmul(matmul(z, m[2].second), m[4].second) + m[1].second));
-  };
-  for (int step = 0; step < 3; ++step) {
-    clear_gradients(model);
-    loss(model, group.rank()).backward();
-    expect_mean(model, group, [&](const StateDict& copy, int r) { loss(copy, r).backward(); });
-  }
-}
-
-/// Shares weights between recomputed blocks on rank 0. The other ranks use them without
-/// recomputation, and one layer less.
-inline void check_shared_on_some_ranks(const ProcessGroup& group) {
-  const StateDict model = small_model(group);
-  auto options = small_buckets;
-  options.find_unused_parameters = true;
-  distributed::DataParallel ddp(model, {}, group, options);
-  const auto loss = [](const StateDict& m, int rank, bool recomputes) {
-    Generator generator(rank);
-    const Tensor x = randn({4, 6}, {.dtype = float64}, generator);
-    x.requires_grad_();
-    const auto block = [&m, rank](const std::vector<Tensor>& in) {  // runs again in backward
-      const Tensor y = rank == 0 ? tanh(matmul(in[0], m[0].second) + m[1].second) : in[0];
-      return tanh(matmul(y, m[2].second) + m[3].second);
-    };
-    const auto run = [&](const Tensor& in) {
-      return recomputes ? recompute(block, {in}) : block({in});
-    };
-    const Tensor z = run(tanh(matmul(run(x), m[4].second) + m[5].second));
-    return sum(square(matmul(matmul(z, m[2].second), m[4].second) + m[1].second));
-  };
-  for (int step = 0; step < 2; ++step) {
-    clear_gradients(model);
-    loss(model, group.rank(), group.rank() == 0).backward();
-    expect_mean(model, group,
-                [&](const StateDict& copy, int r) { loss(copy, r, false).backward(); });
+    for (int step = 0; step < 3; ++step) {
+      clear_gradients(model);
+      loss(model, group.rank()).backward();
+      expect_mean(model, group, [&](const StateDict& copy, int r) { loss(copy, r).backward(); });
+    }
   }
 }
 
@@ -664,8 +638,7 @@ inline void check_data_parallel(const ProcessGroup& group) {
   check_communication_starts_before_backward_ends(group);
   check_no_sync(group);
   check_unused_parameters(group);
-  check_shared_and_recomputed(group);
-  check_shared_on_some_ranks(group);
+  check_shared_weights(group);
   check_layouts_and_dtypes(group);
   check_compression(group);
   check_buckets_hold_zeros_beside_gradients(group);

@@ -47,6 +47,8 @@ inline void train_without_a_backward(const std::string& fault, nn::Conv2d& conv,
 /// there.
 inline void run_other_layers(const std::string& fault, const Tensor& x, const ProcessGroup& group) {
   const bool diverges = group.rank() == 1, is_order = fault == "order";
+  // Sets up NCCL, whose ranks compare their first call on the hosts and later ones on the devices.
+  group.for_normalization().all_reduce(ones({1}, {.device = x.device()})).wait();
   nn::SyncBatchNorm a(
       {.channels = 3, .eps = diverges && !is_order ? 0.1 : 1e-5, .device = x.device()}),
       b({.channels = 3, .device = x.device()});
@@ -101,11 +103,11 @@ inline void diverge(const std::string& fault, const ProcessGroup& group, Device 
 }
 
 /// Returns what must stand in the error of every rank.
-inline std::vector<std::string> expected_words(const std::string& fault,
-                                               const ProcessGroup& group) {
+inline std::vector<std::string> expected_words(const std::string& fault, const ProcessGroup& group,
+                                               Device device = Device::cpu()) {
   const std::string layer = "SyncBatchNorm 'layer1.bn1' forward #";
   // Where only the device waits, the host of the other ranks has gone on to the backward.
-  if (fault == "eval" && group.capabilities().device_waits)
+  if (fault == "eval" && group.capabilities(device).device_waits)
     return {"SyncBatchNorm 'layer1.bn1'", "rank 1 at ", "(the order of the gradients"};
   const std::string advice = "What one rank does alone belongs under NoGrad, in eval(), or into";
   if (fault == "eval") return {layer + "1", "rank 1 at ", "(bucket 0: layer1.", advice};
@@ -135,12 +137,12 @@ inline std::vector<std::string> expected_words(const std::string& fault,
   if (fault == "options" || fault == "order") {
     const bool is_order = fault == "order";
     const std::string other = "SyncBatchNorm forward #1, float32 input, eps=";
-    if (group.capabilities().device_waits)
+    if (group.capabilities(device).device_waits)
       return {other, "not every rank was there", "with the same options"};
     return {is_order ? "layer 2 of group 'world'" : other + "1e-05, ",
             is_order ? "layer 3 of group 'world'" : other + "0.1, "};
   }
-  if (group.capabilities().device_waits)
+  if (group.capabilities(device).device_waits)
     return {layer + "1", fmt::format("only {} of {} ranks will run a backward, and rank {} will{};",
                                      group.size() - 1, group.size(), group.rank(),
                                      group.rank() == 1 ? " not" : "")};

@@ -84,8 +84,8 @@ std::string text_of(const FlightRecorder& recorder) {
   return LatestCalls(recorder.latest_calls()).text;
 }
 
-CallRecord all_reduce_call(std::int64_t number, const Tensor& x, const std::string& name = {}) {
-  return call_record({.operation = Operation::all_reduce,
+Fingerprint all_reduce_call(std::int64_t number, const Tensor& x, const std::string& name = {}) {
+  return fingerprint({.operation = Operation::all_reduce,
                       .input = x,
                       .output = x,
                       .name = name,
@@ -105,7 +105,7 @@ TEST(FlightRecorder, KeepsTheLatestCallOfEveryGroup) {
   EXPECT_EQ(text_of(recorder),
             fmt::format("all_reduce #7 of group 'world/split0' ({}, 12 B) and all_reduce #2 of "
                         "group 'world' (b, 12 B)",
-                        std::string(102, 'c')));
+                        std::string(187, 'c')));
   // The calls of a group that is gone are kept until the rank makes another group.
   in_pair.reset();
   expect_contains(text_of(recorder), {"world/split0"});

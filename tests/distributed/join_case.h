@@ -80,8 +80,7 @@ inline std::unique_ptr<nn::Layer> residual_net(const ProcessGroup& group) {
 }
 
 /// Returns the loss of a step on the samples of all ranks, in one process.
-inline Tensor whole_loss(nn::Layer& net, int ranks, std::int64_t step,
-                         distributed::Divisor divisor) {
+inline Tensor whole_loss(nn::Layer& net, int ranks, std::int64_t step) {
   std::vector<Tensor> images, labels;
   for (int r = 0; r < ranks; ++r) {
     auto [x, y] = uneven_batch(r, step);
@@ -89,42 +88,27 @@ inline Tensor whole_loss(nn::Layer& net, int ranks, std::int64_t step,
     images.push_back(x);
     labels.push_back(y);
   }
-  const Tensor logits = net(cat(images));
-  if (divisor == distributed::Divisor::samples) return nn::cross_entropy(logits, cat(labels));
-  Tensor total;
-  std::int64_t begin = 0;
-  for (const Tensor& y : labels) {
-    const Tensor mean = nn::cross_entropy(logits.slice(0, begin, begin + y.size(0)), y);
-    begin += y.size(0);
-    total = total.defined() ? total + mean : mean;
-  }
-  return total *
-         (1.0 /
-          (divisor == distributed::Divisor::world_size ? ranks : static_cast<int>(images.size())));
+  return nn::cross_entropy(net(cat(images)), cat(labels));
 }
 
 /// Trains `net`, and `alone` on the samples of all ranks. Both must be equal afterwards.
-inline void check_shadowing(const ProcessGroup& group, distributed::Divisor divisor,
+inline void check_shadowing(const ProcessGroup& group, bool find_unused_parameters,
                             const std::unique_ptr<nn::Layer>& net,
                             const std::unique_ptr<nn::Layer>& alone) {
   auto options = small_buckets;
-  // One of the divisors runs with find_unused_parameters, the others without.
-  options.find_unused_parameters = divisor == distributed::Divisor::active_ranks;
+  options.find_unused_parameters = find_unused_parameters;
   distributed::DataParallel ddp(net->named_parameters(), net->named_buffers(), group, options);
   const optim::SGD::Options rates{.lr = 0.01, .momentum = 0.9};
   optim::SGD sgd(net->parameters(), rates), sgd_alone(alone->parameters(), rates);
-  distributed::Join join(group, {.divide_by = divisor});
+  distributed::Join join(group);
   std::int64_t steps = 0;
   for (;; ++steps) {
     const auto [images, labels] = uneven_batch(group.rank(), steps);
     if (!join.step(images.size(0))) break;
-    int active = 0;
     std::int64_t samples = 0;
     for (int r = 0; r < group.size(); ++r) {
-      active += steps < batches_of(r);
       samples += uneven_batch(r, steps).first.size(0);
     }
-    EXPECT_EQ(join.active_ranks(), active);
     EXPECT_EQ(join.samples(), samples);
     const Tensor sum =
         nn::cross_entropy((*net)(images), labels, {.reduction = nn::LossReduction::sum});
@@ -132,7 +116,7 @@ inline void check_shadowing(const ProcessGroup& group, distributed::Divisor divi
     (sum * join.weight()).backward();
     sgd.step();
     sgd_alone.zero_grad();
-    whole_loss(*alone, group.size(), steps, divisor).backward();
+    whole_loss(*alone, group.size(), steps).backward();
     sgd_alone.step();
   }
   EXPECT_EQ(steps, 4);
@@ -157,7 +141,7 @@ inline void check_accumulating(const ProcessGroup& group) {
     (nn::cross_entropy((*net)(images), labels, {.reduction = nn::LossReduction::sum}) *
      join.weight())
         .backward();
-    whole_loss(*alone, group.size(), step, distributed::Divisor::samples).backward();
+    whole_loss(*alone, group.size(), step).backward();
   }
   ddp.synchronize_gradients();
   optim::SGD(net->parameters(), {.lr = 0.1}).step();
@@ -167,30 +151,24 @@ inline void check_accumulating(const ProcessGroup& group) {
     expect_close(mine[i].second, reference[i].second, 1e-10, mine[i].first);
 }
 
-/// A rank without samples has the weight 0 unless all samples count alike, and where no rank has
-/// any, every weight is 0.
+/// All samples count alike, and where no rank has any, every weight is 0.
 inline void check_weights(const ProcessGroup& group) {
-  using distributed::Divisor, distributed::Join;
-  for (const auto divisor : {Divisor::samples, Divisor::active_ranks, Divisor::world_size}) {
-    Join join(group, {.divide_by = divisor});
-    EXPECT_TRUE(join.step(group.rank() == 0 ? 4 : 0));
-    const double ranks = group.size(), own = divisor == Divisor::world_size ? 1.0 / 4 : ranks / 4,
-                 absent = divisor == Divisor::samples ? own : 0;
-    EXPECT_EQ(join.weight(), group.rank() == 0 ? own : absent);
-    EXPECT_FALSE(join.step(0));
-    EXPECT_EQ(join.weight(), 0);
-  }
+  distributed::Join join(group);
+  EXPECT_TRUE(join.step(group.rank() == 0 ? 4 : 0));
+  EXPECT_EQ(join.weight(), group.size() / 4.0);
+  EXPECT_FALSE(join.step(0));
+  EXPECT_EQ(join.weight(), 0);
 }
 
 inline void check_stopping(const ProcessGroup& group) {
   using distributed::Join, distributed::Uneven;
   const std::int64_t mine = 2 + group.rank();  // rank 0 runs out first
-  Join join(group, {.uneven = Uneven::stop});
+  Join join(group, Uneven::stop);
   std::int64_t steps = 0;
   while (join.step(steps < mine ? 5 : 0)) ++steps;
   EXPECT_EQ(steps, 2);
 
-  Join strict(group, {.uneven = Uneven::error});
+  Join strict(group, Uneven::error);
   EXPECT_TRUE(strict.step(1));
   EXPECT_TRUE(strict.step(2));
   if (group.size() == 1) {
@@ -210,11 +188,9 @@ inline void check_stopping(const ProcessGroup& group) {
 }
 
 inline void check_join(const ProcessGroup& group) {
-  for (const auto divisor : {distributed::Divisor::samples, distributed::Divisor::active_ranks,
-                             distributed::Divisor::world_size})
-    check_shadowing(group, divisor, small_net(group), small_net(ProcessGroup()));
-  check_shadowing(group, distributed::Divisor::samples, residual_net(group),
-                  residual_net(ProcessGroup()));
+  for (const bool find_unused_parameters : {false, true})
+    check_shadowing(group, find_unused_parameters, small_net(group), small_net(ProcessGroup()));
+  check_shadowing(group, false, residual_net(group), residual_net(ProcessGroup()));
   check_accumulating(group);
   check_weights(group);
   check_stopping(group);

@@ -2,7 +2,6 @@
 // throws, returns early, hangs or disagrees.
 #include "conformance.h"
 #include "messages.h"
-#include "openmp.h"
 
 #include <tutti/core/parallel.h>
 #include <tutti/distributed/backends/local/local.h>
@@ -125,7 +124,7 @@ TEST(Local, AddsHostByHostWhereToldTheHosts) {
                 group.all_reduce(mean, ReduceOp::mean).wait();
                 EXPECT_EQ(to_vector(sum), rounded(sums));
                 EXPECT_EQ(to_vector(mean), rounded(means));
-                EXPECT_FALSE(group.capabilities().rank_order_sums);
+                EXPECT_FALSE(test::adds_in_rank_order(group, Device::cpu()));
               },
               {.ranks_per_host = 2});
   }
@@ -138,7 +137,7 @@ TEST(RunRanks, SetsWorldAndSharesTheThreads) {
   run_ranks(2, [&](const ProcessGroup& group) {
     EXPECT_TRUE(world() == group);
     EXPECT_EQ(world().rank(), group.rank());
-    EXPECT_EQ(num_threads(), test::has_openmp ? 2 : 1);
+    EXPECT_EQ(num_threads(), 2);
     ranks += 1 + group.rank();
   });
   EXPECT_EQ(ranks, 3);
@@ -186,6 +185,24 @@ TEST(RunRanks, ATimeoutThatIsNotPositiveIsRefused) {
   run_ranks(2, [](const ProcessGroup& group) {
     EXPECT_THROW(group.barrier({.timeout = -5ms}), ValueError);
   });
+  const ProcessGroup alone;
+  EXPECT_THROW(alone.barrier({.timeout = -5ms}), ValueError);
+  EXPECT_THROW((void)alone.all_reduce(ones({2}), ReduceOp::sum, {.timeout = -5ms}), ValueError);
+}
+
+// As a communication hook does: the group is aborted before the exception has left it.
+TEST(RunRanks, TheExceptionOfTheRankThatGivesUpIsThrownAgainThoughOthersSeeItsEndBefore) {
+  struct NoCompressor : std::runtime_error {
+    using std::runtime_error::runtime_error;
+  };
+  EXPECT_THROW(run_ranks(3,
+                         [](const ProcessGroup& group) {
+                           if (group.rank() != 1) return group.barrier();
+                           group.abort("no compressor");
+                           std::this_thread::sleep_for(50ms);
+                           throw NoCompressor("no compressor");
+                         }),
+               NoCompressor);
 }
 
 TEST(RunRanks, ARankThatReturnsEarlyIsNamedAtOnce) {
@@ -317,12 +334,13 @@ TEST(Failures, MismatchesShowBothSidesOnEveryRank) {
 }
 
 TEST(Failures, AResultThatCannotBeComputedFailsOnEveryRank) {
-  const RanksAsThreads threads = local::make_thread_ranks({.ranks = 2, .timeout = 60s});
-  const auto rank = [&](int r) {
-    const std::shared_ptr<Backend> backend = threads.join(r);
+  const auto ranks = local::make_world({.ranks = 2, .timeout = 60s});
+  const auto rank = [&](std::size_t r) {
+    const std::shared_ptr<Backend>& backend = ranks[r];
     // Computing on an undefined tensor throws, as it would where memory runs out. ProcessGroup
     // never lets one through.
-    const Collective call{.operation = Operation::all_reduce, .sequence = 1, .timeout = 60s};
+    Collective call{.operation = Operation::all_reduce, .sequence = 1, .timeout = 60s};
+    call.fingerprint = fingerprint(call);
     expect_contains(message_of<DistributedError>([&] { backend->submit(call)->wait(); }),
                     {"all_reduce #1", "could not compute the result"});
     EXPECT_THROW(backend->submit({.sequence = 2, .timeout = 60s}), DistributedError);

@@ -66,7 +66,7 @@ class Ordered : public distributed::Backend {
  public:
   using Order = std::vector<std::string>;
   Ordered(std::shared_ptr<Backend> inner, bool device_waits, std::shared_ptr<Order> order)
-      : Backend(with(inner->info(), device_waits)),
+      : Backend(inner),
         inner_(std::move(inner)),
         device_waits_(device_waits),
         order_(std::move(order)) {}
@@ -78,15 +78,13 @@ class Ordered : public distributed::Backend {
                                     const std::string& name) override {
     return std::make_shared<Ordered>(inner_->subgroup(members, name), device_waits_, order_);
   }
-  bool accepts(Device device) const override { return inner_->accepts(device); }
-  void abort(const std::string& cause) override { inner_->abort(cause); }
-  std::optional<distributed::Failure> failure() override { return inner_->failure(); }
+  distributed::Capabilities capabilities(Device device) const override {
+    distributed::Capabilities all = inner_->capabilities(device);
+    all.device_waits = device_waits_;
+    return all;
+  }
 
  private:
-  static distributed::GroupInfo with(distributed::GroupInfo info, bool device_waits) {
-    info.capabilities.device_waits = device_waits;
-    return info;
-  }
   std::shared_ptr<Backend> inner_;
   bool device_waits_;
   std::shared_ptr<Order> order_;

@@ -1,6 +1,5 @@
 // Tests of what a new thread begins with: its generator and its number of compute threads
-// (docs/threads.md).
-#include "openmp.h"
+// (docs/embed.md).
 
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
@@ -95,9 +94,9 @@ TEST_F(ThreadDefaults, ANewThreadComputesAloneUntilItAsksForMore) {
   std::thread([] {
     EXPECT_EQ(num_threads(), 1);
     set_num_threads(3);
-    EXPECT_EQ(num_threads(), test::has_openmp ? 3 : 1);
+    EXPECT_EQ(num_threads(), 3);
   }).join();
-  EXPECT_EQ(num_threads(), test::has_openmp ? 4 : 1);
+  EXPECT_EQ(num_threads(), 4);
   set_num_threads(before);
 }
 

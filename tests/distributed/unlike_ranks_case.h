@@ -75,6 +75,16 @@ inline void add_orders(std::vector<UnlikeRanks>& cases) {
                          is_odd, [&] { step(*a); }, [&] { step(*b); });
                    },
                    of_models});
+  cases.push_back({"two models wrapped in another order",
+                   [](const ProcessGroup& group, bool is_odd) {
+                     const auto a = two_linear_layers(), b = two_linear_layers();
+                     std::optional<DataParallel> ddp_a, ddp_b;
+                     in_another_order(
+                         is_odd, [&] { ddp_a.emplace(a->named_parameters(), StateDict{}, group); },
+                         [&] { ddp_b.emplace(b->named_parameters(), StateDict{}, group); });
+                   },
+                   {"the models differ at the options", "made after 1 of those wrapped before it",
+                    "made after 0 of those wrapped before it"}});
   cases.push_back({"two models of unused parameters in another order",
                    [step](const ProcessGroup& group, bool is_odd) {
                      const auto a = two_linear_layers(), b = two_linear_layers();
@@ -221,22 +231,13 @@ inline void add_options(std::vector<UnlikeRanks>& cases) {
   models(
       "communication", {.communication = distributed::compress_gradients(bfloat16), .name = "A"},
       {"of float32 of shape (", "of bfloat16 of shape (", ", DataParallel 1 'A' of group 'world'"});
-  cases.push_back(
-      {"another policy of Join",
-       [](const ProcessGroup& group, bool is_odd) {
-         distributed::Join join(
-             group, {.uneven = is_odd ? distributed::Uneven::stop : distributed::Uneven::shadow});
-         (void)join.step(2);
-       },
-       {"uneven=shadow, divide_by=samples", "uneven=stop, divide_by=samples"}});
-  cases.push_back({"another divisor of Join",
+  cases.push_back({"another policy of Join",
                    [](const ProcessGroup& group, bool is_odd) {
-                     distributed::Join join(group,
-                                            {.divide_by = is_odd ? distributed::Divisor::world_size
-                                                                 : distributed::Divisor::samples});
+                     distributed::Join join(
+                         group, is_odd ? distributed::Uneven::stop : distributed::Uneven::shadow);
                      (void)join.step(2);
                    },
-                   {"divide_by=samples", "divide_by=world_size"}});
+                   {"uneven=shadow", "uneven=stop"}});
 }
 
 /// Calls that differ in one property, of a size that travels with the fingerprint and of another.
@@ -334,8 +335,6 @@ inline void check_what_ranks_may_do_differently(const ProcessGroup& group) {
   nn::Sequential net;
   net.append<nn::Linear>({.in = 4, .out = 3});
   net.append<nn::BatchNorm>({.channels = 3});
-  nn::convert_sync_batchnorm(net, group);
-  nn::revert_sync_batchnorm(net);
   nn::convert_sync_batchnorm(net, group);
   const DataParallel ddp(net.named_parameters(), net.named_buffers(), group);
   // Each rank has the optimizer of some parameters, as many as it likes.

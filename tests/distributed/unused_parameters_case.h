@@ -126,40 +126,6 @@ inline void check_accumulated_gradients_of_unused_parameters(const ProcessGroup&
   expect_close(model[2].second.grad(), tensor(values, {6, 6}, {float64, device}), 1e-15, "b");
 }
 
-/// An operation whose backward runs another backward, on rank 0 or on all ranks, gives a gradient
-/// to parameters that the graph does not show.
-inline void check_parameters_that_the_graph_hides(const ProcessGroup& group, Device device) {
-  for (const bool everywhere : {false, true}) {
-    const StateDict model = unused_case::model_on(device, group);
-    const auto hidden = [&](const Tensor& y) {
-      const NoGrad no_grad;
-      const auto run_and_go_back = [&model, y = y.detach()](const Tensor& gradient) {
-        const EnableGrad enable_grad;
-        const Tensor leaf = y.detach().requires_grad_();
-        unused_case::chain(model, {1}, leaf).backward(gradient);
-        return leaf.grad();
-      };
-      const Tensor z = unused_case::chain(model, {1}, y);
-      const EnableGrad enable_grad;
-      return autograd::record("hidden", z, {y}, run_and_go_back);
-    };
-    const auto backward = [&] {
-      const Tensor x = unused_case::input_of(group.rank(), 0, device),
-                   y = unused_case::chain(model, {2}, x),
-                   z = everywhere || group.rank() == 0 ? hidden(y)
-                                                       : unused_case::chain(model, {1}, y);
-      sum(unused_case::chain(model, {0}, z)).backward();
-    };
-    auto expected = unused_case::mean_gradients(group, model, backward);
-    const distributed::DataParallel ddp(model, {}, group, unused_case::options());
-    for (int step = 0; step < 2; ++step) {  // the second adds to the gradients of the first
-      backward();
-      unused_case::expect_gradients(model, expected);
-      for (Tensor& gradient : expected) gradient = gradient * 2.0;
-    }
-  }
-}
-
 /// Ranks that use different parameters before and after a collective of the model, on the group of
 /// the buckets, agree on the order of both.
 inline void check_unused_parameters_beside_a_collective(const ProcessGroup& group, Device device) {
@@ -238,7 +204,6 @@ inline void check_unused_parameters_of_each_rank(const ProcessGroup& group,
   if (group.size() == 1) return;
   check_buckets_start_without_unused_parameters(group, device);
   check_accumulated_gradients_of_unused_parameters(group, device);
-  check_parameters_that_the_graph_hides(group, device);
   check_unused_parameters_beside_a_collective(group, device);
   check_unused_parameters_of_two_models(group, device);
   check_unused_parameters_beside_statistics(group, device);

@@ -9,8 +9,6 @@
 #include <elf.h>
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -79,64 +77,17 @@ std::string signature_of(const void* kernel) {
   return demangled(name->second);
 }
 
-// ---- small contents of device memory
+// ---- use of device memory
 
-constexpr std::size_t small_bytes = 64 << 10, large_bytes = 1 << 20;
+constexpr std::size_t large_bytes = 1 << 20;
 
-struct Contents {
+struct LargeBlocks {
   std::mutex mutex;
-  std::map<const void*, std::string> by_address;
-  std::map<int, Usage> large;  // of each device, in large blocks
+  std::map<int, Usage> of_device;
 };
-Contents& contents() {
-  static auto* all = new Contents;
+LargeBlocks& large_blocks() {
+  static auto* all = new LargeBlocks;
   return *all;
-}
-
-// Forgets what was copied to some memory. The mutex is held.
-void forget(void* to, std::size_t bytes) {
-  auto& all = contents().by_address;
-  all.erase(all.lower_bound(to), all.lower_bound(static_cast<char*>(to) + bytes));
-}
-
-void remember(void* to, std::string bytes) {
-  const std::lock_guard lock(contents().mutex);
-  contents().by_address[to] = std::move(bytes);
-}
-
-std::string recall(const void* from, std::size_t bytes) {
-  const std::lock_guard lock(contents().mutex);
-  const auto found = contents().by_address.find(from);
-  std::string result = found == contents().by_address.end() ? std::string() : found->second;
-  result.resize(bytes);
-  return result;
-}
-
-// What ranks broadcast, by group and number.
-struct Broadcasts {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::map<std::pair<const void*, std::int64_t>, std::string> contents;
-};
-Broadcasts& broadcasts() {
-  static auto* all = new Broadcasts;
-  return *all;
-}
-
-void send(const Collective& call) {
-  const std::lock_guard lock(broadcasts().mutex);
-  broadcasts().contents[{call.group, call.number}] = recall(call.input, call.bytes);
-  broadcasts().changed.notify_all();
-}
-
-void receive(const Collective& call) {
-  std::unique_lock lock(broadcasts().mutex);
-  auto& contents = broadcasts().contents;
-  const std::pair key(call.group, call.number);
-  if (!broadcasts().changed.wait_for(lock, std::chrono::minutes(1),
-                                     [&] { return contents.contains(key); }))
-    fatal("census: rank 0 did not broadcast within a minute");
-  remember(call.output, contents[key]);
 }
 
 }  // namespace
@@ -163,7 +114,7 @@ void note_launch(Call launch, const void* address, void** arguments) {
   note(std::move(launch));
 }
 
-void note_copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+void note_copy(void* to, std::size_t bytes, cudaMemcpyKind kind) {
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice,
              from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   const char* name = !from_device ? "copy from the host"
@@ -171,25 +122,7 @@ void note_copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kin
                                   : "copy on the device";
   const auto moved = static_cast<double>(bytes);
   note({.kind = Kind::copy, .name = name, .bytes = to_device && from_device ? 2 * moved : moved});
-  if (bytes > small_bytes) {
-    if (!to_device) return static_cast<void>(std::memset(to, 0, bytes));
-    const std::lock_guard lock(contents().mutex);
-    return forget(to, bytes);
-  }
-  const std::string content = from_device ? recall(from, bytes)
-                                          : std::string(static_cast<const char*>(from), bytes);
-  if (to_device) remember(to, content);
-  else std::memcpy(to, content.data(), bytes);
-}
-
-void note_collective(const Collective& call) {
-  note({.kind = Kind::collective, .name = call.function, .bytes = static_cast<double>(call.bytes)});
-  if (!model || call.bytes > small_bytes) return;
-  if (call.is_sent) return send(call);
-  if (call.is_received) return receive(call);
-  std::string all;
-  for (int copy = 0; copy < call.copies; ++copy) all += recall(call.input, call.bytes);
-  remember(call.output, std::move(all));
+  if (!to_device) std::memset(to, 0, bytes);
 }
 
 void start_recording(ReadArguments read) { recording.emplace().read_arguments = read; }
@@ -200,26 +133,25 @@ std::vector<Call> stop_recording() {
 }
 
 void add_block(std::size_t bytes, int device) {
-  const std::lock_guard lock(contents().mutex);
-  Usage& large = contents().large[device];
+  const std::lock_guard lock(large_blocks().mutex);
+  Usage& large = large_blocks().of_device[device];
   if (bytes >= large_bytes) large.live += bytes;
   large.peak = std::max(large.peak, large.live);
 }
 
-void end_block(void* block, std::size_t bytes, int device) {
-  const std::lock_guard lock(contents().mutex);
-  if (bytes >= large_bytes) contents().large[device].live -= bytes;
-  forget(block, bytes);
+void end_block(std::size_t bytes, int device) {
+  const std::lock_guard lock(large_blocks().mutex);
+  if (bytes >= large_bytes) large_blocks().of_device[device].live -= bytes;
 }
 
 std::size_t peak_bytes(int device) {
-  const std::lock_guard lock(contents().mutex);
-  return contents().large[device].peak;
+  const std::lock_guard lock(large_blocks().mutex);
+  return large_blocks().of_device[device].peak;
 }
 
 void reset_peak_bytes(int device) {
-  const std::lock_guard lock(contents().mutex);
-  contents().large[device].peak = contents().large[device].live;
+  const std::lock_guard lock(large_blocks().mutex);
+  large_blocks().of_device[device].peak = large_blocks().of_device[device].live;
 }
 
 void push_span(const char* name) {

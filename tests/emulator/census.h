@@ -4,8 +4,7 @@
 // have the properties of a real one, by which the library chooses grids and algorithms.
 //
 // In a census no work runs, every event has passed when it is recorded, and a copy to the host
-// gives zeros. Small copies from the host are remembered, so that what a rank sends itself by way
-// of the device comes back.
+// gives zeros.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -64,23 +63,7 @@ bool note_call(const char* function, double bytes = 0);
 /// Adds the launch of a kernel at `address`, with addresses of its arguments up to a null.
 void note_launch(Call launch, const void* address, void** arguments);
 /// Adds a copy, and does what a census does of it (see above).
-void note_copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
-/// One rank's call of NCCL.
-struct Collective {
-  const char* function;
-  const void* input;
-  void* output;
-  std::size_t bytes;         ///< of the input
-  const void* group;         ///< the same for all ranks
-  std::int64_t number;       ///< of the collective in its group
-  int copies = 1;            ///< of the input in the output
-  bool is_received = false;  ///< this rank gets the content of another one
-  bool is_sent = false;      ///< the other ranks get this rank's content
-};
-/// Adds a collective. In a census a rank takes its own content for that of all ranks, except in a
-/// broadcast.
-void note_collective(const Collective& call);
-
+void note_copy(void* to, std::size_t bytes, cudaMemcpyKind kind);
 /// Fills in `bytes`, which follow from a kernel's arguments. `name` is set.
 using ReadArguments = void (*)(Call& launch, void** arguments);
 /// Records what the calling thread does.
@@ -93,7 +76,7 @@ void pop_span();
 
 /// A block of device memory of a census begins or ends.
 void add_block(std::size_t bytes, int device);
-void end_block(void* block, std::size_t bytes, int device);
+void end_block(std::size_t bytes, int device);
 /// Returns the most bytes that a device has held at a time in blocks of 1 MB and more. Smaller ones
 /// may live longer or shorter, as the threads of the library happen to run.
 std::size_t peak_bytes(int device);

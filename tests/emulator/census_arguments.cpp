@@ -43,7 +43,7 @@ double bytes_of_list(const List& list, std::string_view signature) {
     const auto& e = list.entries[i];
     for (const void* changed :
          {static_cast<const void*>(e.parameter), static_cast<const void*>(e.first),
-          static_cast<const void*>(e.second), static_cast<const void*>(e.third)})
+          static_cast<const void*>(e.second)})
       if (changed) bytes += (updates ? 2 : 1) * static_cast<double>(e.size) * width;
     if (e.gradient && e.gradient != e.parameter) bytes += static_cast<double>(e.size) * width;
     if (e.rounded) bytes += static_cast<double>(e.size) * 2;

@@ -2,7 +2,7 @@
 //   step_census                     prints the counts and fails where one is above its budget
 //   step_census --calls [IMAGES [RANKS]]
 //                                   prints every call of a step with the layer that makes it
-//   step_census --tables            prints the tables of docs/kernels.md
+//   step_census --tables            prints the tables of benchmarks/results/step_census.md
 //   step_census --compare FILE      fails where the tables in the file are not those
 //   step_census --write FILE        writes them into the file
 #include "emulator.h"
@@ -19,7 +19,8 @@ using namespace emulator::census;
 
 namespace {
 
-constexpr const char* begin_mark = "<!-- census: step_census --write docs/kernels.md -->\n";
+constexpr const char* begin_mark =
+    "<!-- census: step_census --write benchmarks/results/step_census.md -->\n";
 constexpr const char* end_mark = "<!-- end of the census -->\n";
 
 void print_calls(std::int64_t images, int ranks) {

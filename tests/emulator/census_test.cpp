@@ -47,9 +47,7 @@ void count_in_60_gigabytes() {
   cudaMemcpyAsync(received, x, sizeof received, cudaMemcpyDeviceToHost, stream);
   const std::vector<census::Call> calls = census::stop_recording();
 
-  expect(received[0] == 3 && received[1] == 4, "a small copy comes back");
-  cudaMemcpy(received, x + 100, sizeof received, cudaMemcpyDeviceToHost);
-  expect(received[0] == 0 && received[1] == 0, "anything else is 0");
+  expect(received[0] == 0 && received[1] == 0, "a copy to the host gives zeros");
   expect(calls.size() == 3, "three calls were recorded");
   expect(calls[0].kind == census::Kind::kernel && calls[0].bytes == 12, "the first is a kernel");
   expect(calls[0].name.find("::add(") != std::string::npos, calls[0].name);

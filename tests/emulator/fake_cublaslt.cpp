@@ -169,12 +169,7 @@ struct Problem {
             !(adds_bias() && (!bias || bias_type != d.type));
   }
   std::int64_t inner() const { return a_transposed ? a.rows : a.columns; }
-  bool adds_bias() const {
-    return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
-  }
-  bool relu() const {
-    return epilogue == CUBLASLT_EPILOGUE_RELU || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS;
-  }
+  bool adds_bias() const { return epilogue == CUBLASLT_EPILOGUE_BIAS; }
 };
 
 void multiply(const Problem& p, double alpha, const void* a, const void* b, double beta,
@@ -195,7 +190,6 @@ void multiply(const Problem& p, double alpha, const void* a, const void* b, doub
         z *= alpha;
         if (beta != 0) z += beta * load(p.c.type, c, batch * p.c.step + i + j * p.c.leading);
         if (p.adds_bias()) z += load(p.d.type, p.bias, i);
-        if (p.relu() && z <= 0) z = 0;
         store(p.d.type, d, batch * p.d.step + i + j * p.d.leading, z);
       }
   }

@@ -186,20 +186,13 @@ bool is_set(const char* variable, const char* value) {
 }
 
 // In a census no collective runs (census.h).
-ncclResult_t count(ncclComm* comm, const Call& call) {
+ncclResult_t count(const Call& call) {
   constexpr const char* names[] = {"ncclAllReduce", "ncclAllGather", "ncclBroadcast",
                                    "ncclReduceScatter"};
-  const bool broadcasts = call.kind == Kind::broadcast;
-  emulator::census::note_collective(
-      {.function = names[static_cast<int>(call.kind)],
-       .input = call.input,
-       .output = call.output,
-       .bytes = call.count * size_of(dtype_of_nccl(call.type)),
-       .group = comm->group.get(),
-       .number = comm->state->calls++,
-       .copies = call.kind == Kind::all_gather ? comm->group->size : 1,
-       .is_received = broadcasts && call.root != comm->rank,
-       .is_sent = broadcasts && call.root == comm->rank});
+  const std::size_t bytes = call.count * size_of(dtype_of_nccl(call.type));
+  emulator::census::note({.kind = emulator::census::Kind::collective,
+                          .name = names[static_cast<int>(call.kind)],
+                          .bytes = static_cast<double>(bytes)});
   return ncclSuccess;
 }
 
@@ -339,7 +332,7 @@ void capture_in_order(const emulator::StreamPtr& stream, int device,
 
 ncclResult_t enqueue_collective(ncclComm* comm, cudaStream_t handle, Call call) {
   if (!comm->blocks) return ncclInvalidUsage;
-  if (emulator::census::device()) return count(comm, call);
+  if (emulator::census::device()) return count(call);
   if (!connect(comm)) return ncclRemoteError;
   const bool ordered = is_set("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
   const bool concurrent = is_set("TUTTI_FAKE_NCCL_CONCURRENT", "1");

@@ -175,7 +175,7 @@ void release(void* block) {
     fatal("a pointer was released that is not a live block of device memory");
   const auto [bytes, reserved, device] = found->second;
   unsigned char* start = data - guard;
-  if (census::device()) census::end_block(block, bytes, device);
+  if (census::device()) census::end_block(bytes, device);
   else check_guards(start, bytes, reserved);
   m.blocks.erase(found);
   m.usage[device].live -= bytes;

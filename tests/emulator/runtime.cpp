@@ -120,7 +120,7 @@ cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind k
   if (host && !is_pinned(host))
     if (const cudaError_t status = expect_not_captured(stream); status != cudaSuccess)
       return result(status);
-  if (census::device()) return census::note_copy(to, from, bytes, kind), cudaSuccess;
+  if (census::device()) return census::note_copy(to, bytes, kind), cudaSuccess;
   // For pageable memory the call returns after the source is read or the destination is complete.
   if (to_device && !from_device && !is_pinned(from)) {
     const auto* source = static_cast<const char*>(from);

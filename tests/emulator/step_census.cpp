@@ -11,7 +11,7 @@
 #include <tutti/core/trace.h>
 #include <tutti/distributed/launch/launch.h>
 #include <tutti/nn/batch_norm/convert.h>
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/resnet.h>
 
 #include <fmt/format.h>
 
@@ -47,23 +47,21 @@ std::vector<Call> record_step_of_rank(const ProcessGroup& group, const Question&
   const TrainOptions options = imagenet_options(images * group.size());
   const Device device = Device::cuda(group.rank());
   const auto net = nn::resnet(options.model, {.classes = 1000, .channels = 3});
-  net->to(device, float32, options.memory_format);
+  net->to(device, float32, MemoryFormat::channels_last);
   nn::convert_sync_batchnorm(*net, group);
   if (question.recompute_output) nn::set_recompute_output(*net);
   DataParallel data_parallel(net->named_parameters(), net->named_buffers(), group);
   Optimization optimization(net->parameters(), options,
                             {.epochs = 90, .steps_per_epoch = 100, .steps = 9000});
   LossSums sums(device);
-  StepTimer timer([] { return 0.0; });
   TrainingStep step({.options = options,
                      .net = *net,
                      .data_parallel = data_parallel,
                      .optimization = optimization,
-                     .sums = sums,
-                     .timer = timer});
+                     .sums = sums});
   const Autocast autocast(options.precision);
   data::Batch batch{
-      .images = empty({images, 3, 224, 224}, {float32, device}, options.memory_format),
+      .images = empty({images, 3, 224, 224}, {float32, device}, MemoryFormat::channels_last),
       .labels = empty({images}, {int64, device})};
   batch.global_size = images * group.size();
   for (int i = 0; i < 3; ++i) {
@@ -187,13 +185,14 @@ std::vector<Call> record_step(const Question& question, std::size_t& peak_bytes)
     peak_bytes = census::peak_bytes(0);
     return first;
   }
-  distributed::run_ranks(question.ranks,
-                         [&](const ProcessGroup& group) {
-                           std::vector<Call> calls = record_step_of_rank(group, question);
-                           const std::lock_guard lock(mutex);
-                           if (group.rank() == 0) first = std::move(calls);
-                         },
-                         {.backend = "nccl", .timeout = std::chrono::seconds(600)});
+  distributed::run_ranks(
+      question.ranks,
+      [&](const ProcessGroup& group) {
+        std::vector<Call> calls = record_step_of_rank(group, question);
+        const std::lock_guard lock(mutex);
+        if (group.rank() == 0) first = std::move(calls);
+      },
+      std::chrono::seconds(600));
   peak_bytes = census::peak_bytes(0);
   return first;
 }

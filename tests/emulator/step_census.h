@@ -54,7 +54,7 @@ StepCensus sum_up(const std::vector<Call>& calls, const DeviceModel& device);
 /// Makes the step in a child process.
 StepCensus count_step(const Question& question);
 
-/// Returns what docs/kernels.md shows of all questions.
+/// Returns what benchmarks/results/step_census.md shows of all questions.
 std::string tables();
 
 /// The most that a step may ask of the device.

@@ -88,7 +88,11 @@ TEST_F(CheckpointFile, EveryEntryIsNeeded) {
   for (const auto& [key, text] : whole.metadata) {
     Contents part = whole;
     part.metadata.erase(key);
-    expect_refusal(part, key == "format" ? "of another version or program" : "'" + key + "'");
+    const bool is_optimizer = key.starts_with("optimizer.");
+    expect_refusal(part, key == "format"                ? "of another version or program"
+                         : key == "optimizer.optimizer" ? "got that of no optimizer"
+                         : is_optimizer                 ? "'" + key.substr(10) + "'"
+                                                        : "'" + key + "'");
   }
   EXPECT_GT(whole.tensors.size(), 100u);
   save_safetensors(checkpoint_path(options_), whole.tensors, whole.metadata);
@@ -98,20 +102,12 @@ TEST_F(CheckpointFile, EveryEntryIsNeeded) {
 TEST_F(CheckpointFile, NoOtherEntryIsAccepted) {
   const Contents whole = finished_run();
   for (const auto& [name, reason] : std::vector<std::pair<std::string, std::string>>{
-           {"", "does not belong there"},
-           {"model.", "does not belong there"},
-           {"odd\nname", "does not belong there"},
            {"model.odd", "unknown to the network"},
            {"optimizer.odd", "'odd' belongs to no parameter"},
            {"scaler.scale", "which only a run in float16 has"}}) {
     Contents more = whole;
     more.tensor(name) = zeros({1});
     expect_refusal(more, reason);
-  }
-  for (const char* key : {"", "odd\nkey", "optimizer.", "optimizer.odd", "optimizer.group.1.lr"}) {
-    Contents more = whole;
-    more.metadata[key] = "0";
-    expect_refusal(more, "do not belong there");
   }
 }
 
@@ -150,12 +146,10 @@ TEST_F(CheckpointFile, MetadataAreWholeNumbersInTheirRange) {
     expect_refusal(odd, what);
   };
   refuse("step", "7", "at step 7 of 6");
-  refuse("steps", "9", "of a run of 9 steps, this one has 6");
   refuse("steps_per_epoch", "4", "of a run of 4 steps in an epoch, this one has 3: other data?");
   refuse("steps_per_epoch", "0", "of a run of 0 steps in an epoch");
   refuse("ranks", "2", "tensor 'random' is int64 (1, 2), expected int64 (2, 2)");
   refuse("ranks", "0", "'ranks' as 0, expected at least 1");
-  refuse("samples", "9223372036854775807", "samples after 6 steps of at most 10");
   refuse("options", "[]", "its options cannot be read");
   refuse("options", "{", "its options cannot be read");
   refuse("options", "{}", "nothing, this one has");
@@ -163,8 +157,6 @@ TEST_F(CheckpointFile, MetadataAreWholeNumbersInTheirRange) {
   std::string options = whole.metadata.at("options");
   options.insert(1, R"("odd\nname":1,)");
   refuse("options", options, "an option 'odd\\nname', which is unknown");
-  refuse("optimizer.group.0.weight_decay", "1", "'optimizer.group.0.weight_decay'");
-  refuse("optimizer.group.0.nesterov", "7", "'optimizer.group.0.nesterov'");
   refuse("optimizer.group.0.lr", "-1", "lr");
   refuse("optimizer.group.0.momentum", "nan", "momentum");
 }
@@ -180,23 +172,13 @@ TEST_F(CheckpointFile, TheRowsOfMetricsAreThoseOfTheRun) {
     rows.data<double>()[row * rows.size(1) + column] = value;
     expect_refusal(odd, what);
   };
-  for (const double value : {-1.0, 0.0, 1.5, nan, infinity, 1e300}) {
-    refuse(1, 0, value, "row 1: epoch");
-    refuse(1, 1, value, "row 1: step");
+  for (const double value : {-1.0, 0.0, nan, infinity, 1e300}) {
+    refuse(1, 0, value, "row 1 is of step 3 in epoch ");
+    refuse(1, 1, value, "row 1 is of step ");
   }
-  refuse(1, 2, nan, "row 1: train_loss");
-  refuse(1, 3, 1.5, "row 1: train_accuracy");
-  refuse(1, 4, -1, "row 1: images_per_second");
-  refuse(1, 5, -1, "row 1: learning_rate");
-  refuse(1, 7, -1, "row 1: test_accuracy");
-  refuse(1, 8, 1.5, "row 1: data_waiting");
   refuse(1, 1, 2, "row 1 is of step 2");  // as row 0
   refuse(3, 1, 7, "row 3 is of step 7");
-  refuse(2, 0, 1, "the row of step 4 is of epoch 1");
-  refuse(1, 7, nan, "the row of step 3 is of epoch 1, without test results");
   Contents odd = whole;
-  odd.tensor("rows") = zeros({0, 9}, {.dtype = float64});
-  expect_refusal(odd, "the last rows of 0 epochs, expected those of 1");
   odd.tensor("rows") = zeros({4, 8}, {.dtype = float64});
   expect_refusal(odd, "tensor 'rows' is float64 (4, 8), expected float64 (-1, 9)");
 }
@@ -214,15 +196,6 @@ TEST_F(CheckpointFile, NumbersThatAreNotFiniteAreRefused) {
       odd.tensor(name).flatten().slice(0, 0, 1).fill_(value);
       expect_refusal(odd, std::string("tensor '") + name + "' has numbers that are not finite");
     }
-}
-
-TEST_F(CheckpointFile, SumsCountAnswers) {
-  const Contents whole = finished_run();
-  for (const double correct : {-1.0, 0.5, 1.0, std::nan("")}) {
-    Contents odd = whole;
-    odd.tensor("sums") = tensor({0, correct}, {1, 2}, {.dtype = float64});
-    expect_refusal(odd, "tensor 'sums' counts");
-  }
 }
 
 TEST_F(CheckpointFile, AFolderInItsPlaceIsRefused) {

@@ -91,26 +91,58 @@ TEST_F(Command, HelpExplainsEveryFlag) {
   const Outcome outcome = run("--help", 1);
   EXPECT_EQ(outcome.code, 0);
   const auto explained = explanations(outcome.output);
-  for (const char* flag : {"--dataset",       "--data",      "--model",
-                           "--epochs",        "--max-steps", "--batch-size",
-                           "--ranks",         "--threads",   "--lr",
-                           "--momentum",      "--nesterov",  "--no-nesterov",
-                           "--weight-decay",  "--seed",      "--sync-bn",
-                           "--no-sync-bn",    "--precision", "--device",
-                           "--memory-format", "--log-every", "--out",
-                           "--sharded",       "--uneven",    "--trace",
-                           "--resume",        "--overwrite", "--version",
-                           "--dry-run",       "--workers",   "--image-size",
-                           "--broken-files",  "--bn-report", "--recompute-statistics",
-                           "--weights",       "--freeze",    "--test-only",
-                           "--keep-best",     "--keep-last", "--patience",
-                           "--optimizer",     "--schedule",  "--warmup",
-                           "--milestones",    "--gamma",     "--plateau-patience",
-                           "--norm-decay",    "--zero-init", "--no-norm-decay",
-                           "--clip-norm",     "--ema",       "--label-smoothing",
-                           "--mixup",         "--cutmix",    "--accumulate",
-                           "--recipe",        "--timeout",   "--recompute-output",
-                           "--check-files"}) {
+  for (const char* flag : {"--dataset",
+                           "--data",
+                           "--model",
+                           "--epochs",
+                           "--max-steps",
+                           "--batch-size",
+                           "--ranks",
+                           "--threads",
+                           "--lr",
+                           "--momentum",
+                           "--nesterov",
+                           "--no-nesterov",
+                           "--weight-decay",
+                           "--seed",
+                           "--sync-bn",
+                           "--no-sync-bn",
+                           "--precision",
+                           "--device",
+                           "--log-every",
+                           "--out",
+                           "--trace",
+                           "--resume",
+                           "--overwrite",
+                           "--version",
+                           "--dry-run",
+                           "--workers",
+                           "--image-size",
+                           "--bn-report",
+                           "--recompute-statistics",
+                           "--weights",
+                           "--freeze",
+                           "--test-only",
+                           "--keep-best",
+                           "--keep-last",
+                           "--optimizer",
+                           "--schedule",
+                           "--warmup",
+                           "--milestones",
+                           "--gamma",
+                           "--plateau-patience",
+                           "--norm-decay",
+                           "--zero-init",
+                           "--no-norm-decay",
+                           "--clip-norm",
+                           "--ema",
+                           "--label-smoothing",
+                           "--mixup",
+                           "--cutmix",
+                           "--accumulate",
+                           "--timeout",
+                           "--check-files",
+                           "--recompute-output"}) {
     EXPECT_TRUE(explained.contains(flag)) << flag << " is not in\n" << outcome.output;
   }
   EXPECT_TRUE(explained.contains("--sync-bn-scope")) << outcome.output;
@@ -124,7 +156,7 @@ TEST_F(Command, WrongFlagsAndValues) {
   expect_refusal("--batch-size -3", "batch-size");
   expect_refusal("--ranks 0", "ranks");
   expect_refusal("--epochs 9223372036854775807", "1000000");
-  expect_refusal("--batch-size 0", "positive");
+  expect_refusal("--batch-size 0", "a number from 1 to 1048576, got 0");
   expect_refusal("--batch-size 9223372036854775807", "1048576");
   expect_refusal("--ranks 2000", "1024");
   expect_refusal("--threads 100000", "threads");
@@ -135,15 +167,12 @@ TEST_F(Command, WrongFlagsAndValues) {
   expect_refusal("--seed -1", "got -1");
   expect_refusal("--dataset imagenet", "imagenet");
   expect_refusal("--precision float8", "float8");
-  expect_refusal("--memory-format nchw", "nchw");
   expect_refusal("--device tpu", "tpu");
-  expect_refusal("--uneven maybe", "shadow, stop or error");
   expect_refusal("--timeout 0", "a number from 0.1 to 1000000, got 0");
   expect_refusal("--timeout 5min", "got 5min");
   expect_refusal("--dataset folder --data . --image-size 5000", "4096");
-  expect_refusal("--broken-files kept", "fatal or replaced");
+  expect_refusal("--precision bf", "float32, bf16, fp16 or float64");
   expect_refusal("--workers -1", "workers");
-  expect_refusal("--ranks 64 --workers 256", "16384 threads, more than 2048");
   expect_refusal("--dry-run --check-files", "--check-files needs --dataset folder");
   expect_refusal("--out ''", "--out needs the name of a folder");
   expect_refusal("--data ''", "--data needs the name of a folder");
@@ -163,7 +192,7 @@ TEST_F(Command, NearMissesGetASuggestion) {
   expect_refusal("--no-sinc-bn", "(did you mean '--no-sync-bn'?)");
   expect_refusal("--dataset fashionmnist", "(did you mean 'fashion-mnist'?)");
   expect_refusal("--model resnet-50", "(did you mean 'resnet50'?)");
-  expect_refusal("--uneven shadwo", "(did you mean 'shadow'?)");
+  expect_refusal("--precision bf61", "(did you mean 'bf16'?)");
   expect_refusal("--sync-bn-scope hosts", "a number of ranks, got 'hosts' (did you mean 'host'?)");
   EXPECT_EQ(run("--frobnicate", 2).output.find("did you mean"), std::string::npos);
 }
@@ -190,21 +219,15 @@ TEST_F(Command, ADryRunDescribesTheRunAndWritesNothing) {
         << outcome.output;
     return match.size() > 1 ? std::stod(match[1]) : -1;
   };
-  // A ResNet-20 for colour images has 19 convolutions without bias and a linear layer.
-  EXPECT_EQ(figure("model resnet20: ([0-9]+) parameters"), 269'722);
-  EXPECT_EQ(figure("Conv2d +([0-9]+) layers"), 19);
-  EXPECT_EQ(figure("Linear +1 layers +([0-9]+) parameters"), 650);
+  EXPECT_NE(outcome.output.find("model resnet20: 269,722 parameters\n"), std::string::npos);
   EXPECT_EQ(figure("([0-9]+) steps in an epoch"), 21);
   EXPECT_EQ(figure("a rank with ([0-9]+) images"), 50);
-  EXPECT_NEAR(figure("weights +([0-9.]+) MB"), 1.079, 0.01);
+  EXPECT_NEAR(figure("weights and running statistics +([0-9.]+) MB"), 1.085, 0.01);
   // The gradients and the momentum have the size of the weights.
   EXPECT_NEAR(figure("gradients, optimizer, metrics +([0-9.]+) MB"), 2.16, 0.3);
   // Backward needs at least the outputs of all convolutions, about 0.7 MB for an image.
   EXPECT_GT(figure("activations and temporaries +([0-9.]+) MB"), 35);
   EXPECT_LT(figure("together +([0-9.]+) MB"), 500);
-  // Each of the 19 layers of batch normalisation has a collective in forward and in backward.
-  EXPECT_EQ(figure("statistics of batch normalisation +[0-9.]+ MB in ([0-9]+)"), 38);
-  EXPECT_NEAR(figure("agreement on stopping +([0-9.]+) MB"), 1.079, 0.02);
 
   EXPECT_EQ(output_of("ls -A " + out).output, "metrics.jsonl\n");
   EXPECT_EQ(run("--dataset synthetic --threads 1 --dry-run --out " + folder_ + "/new", 1).code, 0);
@@ -218,11 +241,6 @@ TEST_F(Command, ADryRunCountsTheMicroBatchesOfAStep) {
                                  1)
                                  .output;
   EXPECT_NE(output.find("a rank with 10 images in a micro batch"), std::string::npos) << output;
-  // Statistics travel for every micro batch, and gradients once in a step.
-  EXPECT_TRUE(std::regex_search(
-      output, std::regex("statistics of batch normalisation +[0-9.]+ MB in 190 collectives")))
-      << output;
-  EXPECT_TRUE(std::regex_search(output, std::regex("agreement on stopping +1.08 MB"))) << output;
   // Gradients, momentum and averages have the size of the weights.
   EXPECT_TRUE(std::regex_search(output, std::regex("optimizer, metrics +3.[2-4][0-9] MB")))
       << output;
@@ -237,10 +255,10 @@ TEST_F(Command, HelpListsTheExitCodes) {
 }
 
 TEST_F(Command, OfAFlagGivenTwiceTheLastCounts) {
-  EXPECT_EQ(run("--dataset synthetic --ranks 2 --batch-size 64 --threads 1 --max-steps 1 --uneven "
-                "stop --sharded --checkpoint-every 5 --out " +
-                    folder_ + "/first --batch-size 16 --ranks 1 --uneven error --out " + folder_ +
-                    "/last",
+  EXPECT_EQ(run("--dataset synthetic --ranks 2 --batch-size 64 --threads 1 --max-steps 1 "
+                "--precision bf16 --checkpoint-every 5 --out " +
+                    folder_ + "/first --batch-size 16 --ranks 1 --precision float32 --out " +
+                    folder_ + "/last",
                 1)
                 .code,
             0);
@@ -248,8 +266,41 @@ TEST_F(Command, OfAFlagGivenTwiceTheLastCounts) {
   const auto config = nlohmann::json::parse(std::ifstream(folder_ + "/last/config.json"));
   EXPECT_EQ(config.at("ranks"), 1);
   EXPECT_EQ(config.at("batch_size"), 16);
-  EXPECT_EQ(config.at("uneven"), "error");
+  EXPECT_EQ(config.at("precision"), "float32");
   EXPECT_EQ(config.at("checkpoint_every"), 5);
+}
+
+// Returns the bytes of a file of a run.
+std::string file_of(const std::string& run, const std::string& name) {
+  return tutti::test::content(run + "/" + name);
+}
+
+TEST_F(Command, ResumeTakesTheFlagsThatAreNotGivenFromTheRunFolder) {
+  const std::string flags =
+      "--dataset synthetic --batch-size 128 --threads 1 --max-steps 18 --no-nesterov --lr 0.05 "
+      "--freeze 'conv1.*,bn1.*' --schedule steps --milestones 1 --epochs 3 --precision bf16 ";
+  const std::string whole = folder_ + "/whole", parts = folder_ + "/parts";
+  ASSERT_EQ(run(flags + "--out " + whole, 1).code, 0);
+  ASSERT_EQ(run(flags + "--max-steps 16 --ranks 1 --out " + parts, 1).code, 0);
+  const Outcome resumed = run("--resume --max-steps 18 --out " + parts, 1);
+  EXPECT_EQ(resumed.code, 0);
+  for (const char* part : {"flags of ", "/parts/config.json: --dataset=synthetic ",
+                           "--nesterov=false", "--freeze=conv1.*,bn1.*", "after step 16 of 18"})
+    EXPECT_NE(resumed.output.find(part), std::string::npos) << resumed.output;
+  EXPECT_EQ(file_of(parts, "model.safetensors"), file_of(whole, "model.safetensors"));
+  const auto config = nlohmann::json::parse(file_of(parts, "config.json"));
+  EXPECT_EQ(config.at("lr"), 0.05);
+  EXPECT_EQ(config.at("max_steps"), 18);
+  EXPECT_EQ(config.at("flags").at("--milestones"), "1");
+  EXPECT_FALSE(config.at("flags").contains("--resume"));
+
+  // What is given and differs is compared. A test of weights takes the data and the network alone.
+  expect_refusal("--resume --batch-size 32 --out " + parts, "batch_size = 128, this one has 32");
+  const Outcome tested = run("--test-only --out " + parts, 1);
+  EXPECT_EQ(tested.code, 0) << tested.output;
+  EXPECT_EQ(tested.output.find("--lr"), std::string::npos) << tested.output;
+  std::ofstream(parts + "/config.json") << "{\"flags\": {\"--lr\": 3}}";
+  expect_refusal("--resume --out " + parts, "cannot read the flags of the run from " + parts);
 }
 
 TEST_F(Command, BadDataAndRunFolder) {
@@ -274,11 +325,8 @@ TEST_F(Command, AFullDiskIsExitCode1AndNamesTheFile) {
                     arguments =
                         "--dataset synthetic --batch-size 16 --threads 1 --overwrite --out " + out;
   const auto expect_failure = [](const Outcome& outcome, const std::string& file) {
-    // Clang's OpenMP warns that its own file would be too large.
-    const std::string text =
-        std::regex_replace(outcome.output, std::regex("OMP: Warning #179: [^\n]*\n"), "");
     EXPECT_EQ(outcome.code, 1) << outcome.output;
-    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << outcome.output;
+    EXPECT_EQ(std::count(outcome.output.begin(), outcome.output.end(), '\n'), 1) << outcome.output;
     EXPECT_NE(outcome.output.find(file), std::string::npos) << outcome.output;
   };
   const std::string many_rows = arguments + " --max-steps 30 --log-every 1";
@@ -311,15 +359,14 @@ TEST_F(Command, RanksThatAreThreadsWaitForEachOtherAsLongAsTheTimeoutSays) {
 
 TEST_F(Command, ACheckpointThatDoesNotFitIsRefused) {
   const std::string arguments =
-      "--dataset synthetic --max-steps 1 --batch-size 16 --threads 1 --sharded --resume --out " +
-      folder_ + "/run ";
+      "--dataset synthetic --max-steps 1 --batch-size 16 --threads 1 --resume --out " + folder_ +
+      "/run ";
   const std::string file = folder_ + "/run/checkpoint.safetensors";
   ASSERT_EQ(run(arguments, 1).code, 0);  // there is no checkpoint yet
   ASSERT_TRUE(fs::exists(file));
   for (const char* more : {"--momentum 0.5", "--momentum 0.5 --dry-run"})
     expect_refusal(arguments + more, "momentum = 0.9, this one has 0.5");
-  expect_refusal(arguments + "--uneven stop", "uneven = 'shadow', this one has 'stop'");
-  expect_refusal(arguments + "--ranks 2", "its 1 ranks have made 1 of ");
+  expect_refusal(arguments + "--precision bf16", "precision = 'float32', this one has 'bf16'");
   expect_refusal(arguments + "--model resnet32", "resnet20");
   fs::copy_file(folder_ + "/run/model.safetensors", file, fs::copy_options::overwrite_existing);
   expect_refusal(arguments, "of another version or program");
@@ -356,15 +403,16 @@ TEST_F(Command, AShortRunEndsWithTheTestAccuracy) {
   EXPECT_GE(accuracy, 0);
   for (const char* file : {"metrics.jsonl", "model.safetensors", "report.html", "config.json"})
     EXPECT_TRUE(fs::exists(folder_ + "/run/" + file)) << file;
-  EXPECT_EQ(outcome.output.find('\r'),
-            std::string::npos);  // plain lines where there is no terminal
 }
 
 TEST_F(Command, ATimelineShowsWhatEveryRankDid) {
   const std::string path = folder_ + "/out.json",
                     common = "--dataset synthetic --batch-size 16 --ranks 2 --threads 1 --trace " +
                              path + " --overwrite --out " + folder_ + "/run ";
-  EXPECT_EQ(run(common + "--max-steps 2", 1).code, 0);
+  std::ofstream(path) << "[\n1\n]\n";
+  expect_refusal(common + "--max-steps 2", "out.json is a file that is no timeline");
+  fs::remove(path);
+  for (int again = 0; again < 2; ++again) EXPECT_EQ(run(common + "--max-steps 2", 1).code, 0);
   std::map<std::string, std::multiset<int>> ranks;  // by name
   for (const auto& event : nlohmann::json::parse(std::ifstream(path)))
     if (event.at("ph") != "e") ranks[event.at("name")].insert(event.at("pid").get<int>());

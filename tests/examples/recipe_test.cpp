@@ -13,7 +13,7 @@
 #include <tutti/nn/conv.h>
 #include <tutti/nn/flatten.h>
 #include <tutti/nn/linear.h>
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/resnet.h>
 #include <tutti/nn/sequential.h>
 
 #include <gtest/gtest.h>
@@ -82,13 +82,11 @@ StepResult make_steps(int ranks, const TrainOptions& options,
     Optimization optimization(net->parameters(), options,
                               {.epochs = 1, .steps_per_epoch = 10, .steps = 10});
     LossSums sums{Device::cpu()};
-    StepTimer timer([] { return 0.0; });
     TrainingStep step({.options = options,
                        .net = *net,
                        .data_parallel = data_parallel,
                        .optimization = optimization,
-                       .sums = sums,
-                       .timer = timer});
+                       .sums = sums});
     int number = 0;
     for (const std::int64_t size : sizes) {
       step.run(batch_of(size, group, number++));
@@ -114,19 +112,15 @@ TEST(TrainingStep, MicroBatchesMakeTheStepOfTheWholeBatch) {
   for (const int ranks : {1, 2, 3}) {
     options.accumulate = 1;
     const StepResult once = make_steps(ranks, options, sizes);
-    for (const bool sharded : {false, true})
-      for (const std::int64_t count : {2, 4, 12}) {
-        options.accumulate = count;
-        options.sharded = sharded;
-        const StepResult parts = make_steps(ranks, options, sizes);
-        EXPECT_LT(test::relative_error(parts.weights, whole.weights), 1e-13)
-            << ranks << " " << count;
-        EXPECT_NEAR(parts.sums.loss, whole.sums.loss, 1e-12);
-        EXPECT_EQ(parts.sums.accuracy, whole.sums.accuracy);
-        // Gradients travel once in a step, however many micro batches it has.
-        EXPECT_EQ(parts.collectives, once.collectives);
-      }
-    options.sharded = false;
+    for (const std::int64_t count : {2, 4, 12}) {
+      options.accumulate = count;
+      const StepResult parts = make_steps(ranks, options, sizes);
+      EXPECT_LT(test::relative_error(parts.weights, whole.weights), 1e-13) << ranks << " " << count;
+      EXPECT_NEAR(parts.sums.loss, whole.sums.loss, 1e-12);
+      EXPECT_EQ(parts.sums.accuracy, whole.sums.accuracy);
+      // Gradients travel once in a step, however many micro batches it has.
+      EXPECT_EQ(parts.collectives, once.collectives);
+    }
   }
 }
 
@@ -174,12 +168,11 @@ TEST(TrainingStep, OfAMixedImageTheClassThatItShowsMostOfCounts) {
     frozen.optimizer.lr = 1e-30;
     Optimization optimization(net->parameters(), frozen, {1, 10, 10});
     LossSums sums{Device::cpu()};
-    StepTimer timer([] { return 0.0; });
     batch.soft_labels = zeros({1, classes}, {.dtype = float64});
     batch.soft_labels.data<double>()[strong] = 0.7;
     batch.soft_labels.data<double>()[weak] += 0.3;
     batch.labels.fill_(static_cast<double>(weak));
-    TrainingStep({frozen, *net, data_parallel, optimization, sums, timer}).run(batch);
+    TrainingStep({frozen, *net, data_parallel, optimization, sums}).run(batch);
     sums.count(1);
     return sums.take(alone).accuracy;
   };
@@ -227,9 +220,8 @@ TEST(Recipe, WithoutNormDecayOnlyConvolutionsAndLinearLayersDecay) {
       parameter.detach().fill_(2);
       parameter.set_grad(zeros(parameter.shape()));
     }
-    const auto optimizer =
-        make_optimizer({.name = name, .lr = 0.1, .weight_decay = 0.1, .norm_decay = false},
-                       {.name = "constant"}, net->parameters());
+    const auto optimizer = make_optimizer(
+        {.name = name, .lr = 0.1, .weight_decay = 0.1, .norm_decay = false}, net->parameters());
     EXPECT_EQ(optimizer->parameters().size(), net->parameters().size());
     optimizer->step();
     for (const auto& [path, parameter] : net->named_parameters()) {
@@ -237,8 +229,8 @@ TEST(Recipe, WithoutNormDecayOnlyConvolutionsAndLinearLayersDecay) {
       EXPECT_EQ(to_vector(parameter)[0] < 2, decays) << name << " " << path;
     }
   }
-  const auto lars = make_optimizer({.name = "lars", .norm_decay = false}, {.name = "constant"},
-                                   nn::resnet("resnet20")->parameters());
+  const auto lars =
+      make_optimizer({.name = "lars", .norm_decay = false}, nn::resnet("resnet20")->parameters());
   EXPECT_EQ(lars->state_dict().metadata.at("group.0.adapt"), "1");
   EXPECT_EQ(lars->state_dict().metadata.at("group.1.adapt"), "0");
 }
@@ -385,23 +377,6 @@ TEST(Recipe, OnlyTrainingBatchesAreMixed) {
   EXPECT_GE(blended, 3);
 }
 
-TEST(Recipe, MixedImagesTrainOnRanksWithImagesOfTheirOwn) {
-  TrainOptions options = small_options();
-  options.augmentation.mixup = 0.2;
-  options.sharded = true;
-  options.precision = float64;
-  options.epochs = 1;
-  std::vector<TrainResult> results(2);
-  distributed::run_ranks(2, [&](const ProcessGroup& group) {
-    TrainingData data =
-        make_synthetic({.train = group.rank() == 0 ? 20 : 5, .channels = 2, .size = 8});
-    data.test = even_data().test;
-    results[static_cast<std::size_t>(group.rank())] = train(options, data, group, nullptr);
-  });
-  EXPECT_EQ(results[0].rows.size(), 4u);
-  expect_equal_bits(results[0].state, results[1].state);
-}
-
 TEST(Recipe, RecomputedStatisticsAreThoseOfImagesThatAreNotMixed) {
   // With a rate near 0 the weights stay what they are, whether images are mixed or not.
   TrainOptions options = small_options();
@@ -479,25 +454,24 @@ TEST(OptionRules, FlagsThatDoNothingTogetherAreRefusedByName) {
   expect_refusal({"--nesterov", "--momentum", "0", "--schedule", "cosine"}, "--nesterov",
                  "--momentum");
   expect_refusal({"--no-norm-decay", "--weight-decay", "0"}, "--no-norm-decay", "--weight-decay");
-  expect_refusal({"--uneven", "stop"}, "--uneven", "--sharded");
   expect_refusal({"--accumulate", "9", "--batch-size", "8"}, "--accumulate", "--batch-size");
   expect_refusal({"--cuda-graph", "--accumulate", "2"}, "--cuda-graph", "--accumulate");
   expect_refusal({"--allow-tf32"}, "--allow-tf32", "--device cuda");
   expect_refusal({"--autotune"}, "--autotune", "--device cuda");
   expect_refusal({"--image-size", "64"}, "--image-size", "--dataset folder");
-  expect_refusal({"--broken-files", "replaced"}, "--broken-files", "--dataset folder");
   expect_refusal({"--dataset", "folder"}, "--dataset folder", "--data DIR");
   expect_refusal({"--resume", "--overwrite"}, "--resume", "--overwrite");
   expect_refusal({"--precision", "fp16"}, "--precision", "--device");
-  expect_refusal({"--recipe", "imagenet", "--epochs", "3"}, "--recipe", "--epochs");
 }
 
 TEST(OptionRules, WrongValuesAreRefused) {
-  for (const char* text : {"", "3,", ",3", "3,3", "6,3", "0", "-1", "3;4", "x", "1000001"})
+  for (const char* text : {"0", "-1", "3;4", "x", "1000001"})
+    expect_refusal({"--schedule", "steps", "--milestones", text}, "--milestones",
+                   "a number from 1 to 1000000");
+  for (const char* text : {"3,3", "6,3"})
     expect_refusal({"--schedule", "steps", "--milestones", text}, "--milestones", "30,60,80");
   expect_refusal({"--optimizer", "sdg"}, "sdg", "did you mean 'sgd'?");
   expect_refusal({"--schedule", "cosin"}, "cosin", "did you mean 'cosine'?");
-  expect_refusal({"--recipe", "imagnet"}, "imagnet", "imagenet");
   expect_refusal({"--ema", "1"}, "--ema", "got 1");
   expect_refusal({"--label-smoothing", "1.5"}, "--label-smoothing", "got 1.5");
   expect_refusal({"--mixup", "-1"}, "--mixup", "got -1");
@@ -514,7 +488,7 @@ TEST(OptionRules, FlagsThatGoTogetherAreAccepted) {
   EXPECT_FALSE(parsed({"--no-norm-decay", "--optimizer", "lars"}).optimizer.norm_decay);
   EXPECT_EQ(parsed({"--schedule", "constant", "--warmup", "1"}).schedule.warmup, 1);
   EXPECT_TRUE(parsed({"--device", "cuda"}).cuda_graph);
-  for (const char* without : {"--sharded", "--accumulate=2", "--no-cuda-graph", "--device=cpu"})
+  for (const char* without : {"--accumulate=2", "--no-cuda-graph", "--device=cpu"})
     EXPECT_FALSE(parsed({"--device", "cuda", without}).cuda_graph) << without;
 }
 
@@ -527,41 +501,35 @@ TEST(OptionRules, EveryOptimizerHasItsDefaults) {
   EXPECT_EQ(parsed({"--optimizer", "adamw", "--lr", "0.1"}).optimizer.lr, 0.1);
 }
 
-TEST(OptionRules, TheRecipeSetsWhatNoFlagHasSet) {
-  const TrainOptions o = parsed({"--recipe", "imagenet", "--batch-size", "1024"});
-  EXPECT_EQ(o.model, "resnet50");
-  EXPECT_EQ(o.epochs, 90);
-  EXPECT_EQ(o.optimizer.name, "sgd");
-  EXPECT_DOUBLE_EQ(o.optimizer.lr, 0.4);  // 0.1 for each 256 images
-  EXPECT_EQ(o.optimizer.momentum, 0.9);
-  EXPECT_FALSE(o.optimizer.nesterov);
-  EXPECT_EQ(o.optimizer.weight_decay, 1e-4);
-  EXPECT_FALSE(o.optimizer.norm_decay);
-  EXPECT_EQ(o.schedule.name, "cosine");
-  EXPECT_EQ(o.schedule.warmup, 5);
-  EXPECT_EQ(o.augmentation.label_smoothing, 0.1);
-  EXPECT_TRUE(o.zero_init);
-  EXPECT_EQ(o.optimizer.ema, 0);
-
-  const TrainOptions own = parsed({"--recipe", "imagenet", "--model", "resnet18", "--lr", "0.7",
-                                   "--label-smoothing", "0", "--nesterov", "--norm-decay",
-                                   "--no-zero-init", "--epochs", "3", "--warmup", "1"});
-  EXPECT_EQ(own.model, "resnet18");
-  EXPECT_EQ(own.optimizer.lr, 0.7);
-  EXPECT_EQ(own.augmentation.label_smoothing, 0);
-  EXPECT_TRUE(own.optimizer.nesterov);
-  EXPECT_TRUE(own.optimizer.norm_decay);
-  EXPECT_FALSE(own.zero_init);
-  EXPECT_EQ(own.epochs, 3);
-  EXPECT_EQ(own.schedule.warmup, 1);
-  EXPECT_EQ(own.batch_size, 256);
-  EXPECT_EQ(parsed({"--recipe", "imagenet", "--schedule", "one_cycle"}).schedule.warmup, 0);
-  EXPECT_EQ(parsed({"--recipe", "imagenet", "--optimizer", "adamw"}).optimizer.lr, 1e-3);
+TEST(OptionRules, SettingsOfRanksAreAllButWhatAHostHasOfItsOwn) {
+  const auto settings = [](const std::vector<const char*>& flags) {
+    return settings_of_ranks(parsed(flags));
+  };
+  const std::string plain = settings({});
+  expect_contains(plain, {"program = train_resnet\n", "lr = 0.1\n", "milestones = ''\n"});
+  for (const std::vector<const char*>& flags :
+       std::vector<std::vector<const char*>>{{"--lr", "0.2"},
+                                             {"--batch-size", "64"},
+                                             {"--seed", "1"},
+                                             {"--mixup", "0.1"},
+                                             {"--resume"},
+                                             {"--log-every", "3"},
+                                             {"--checkpoint-every", "3"},
+                                             {"--freeze", "conv1.*"},
+                                             {"--weights", "a.safetensors"},
+                                             {"--device", "cuda"},
+                                             {"--test-only"}})
+    EXPECT_NE(settings(flags), plain) << flags[0];
+  EXPECT_EQ(settings({"--data", "/elsewhere", "--out", "/there", "--threads", "3", "--workers", "2",
+                      "--timeout", "7"}),
+            plain);
+  EXPECT_EQ(settings({"--weights", "a"}), settings({"--weights", "b"}));
+  EXPECT_EQ(settings({"--device", "cuda:1"}), settings({"--device", "cuda:2"}));
 }
 
 TEST(OptionRules, AnotherRecipeIsAnotherRun) {
   // Checkpoints compare runs by this text.
-  const std::string plain = to_json(parsed({}));
+  const std::string plain = options_of_checkpoint(parsed({}));
   for (const std::vector<const char*>& flags :
        std::vector<std::vector<const char*>>{{"--optimizer", "lars"},
                                              {"--no-norm-decay"},
@@ -573,10 +541,10 @@ TEST(OptionRules, AnotherRecipeIsAnotherRun) {
                                              {"--cutmix", "1"},
                                              {"--zero-init"},
                                              {"--accumulate", "2"}})
-    EXPECT_NE(to_json(parsed(flags)), plain) << flags[0];
-  const std::string on_cuda = to_json(parsed({"--device", "cuda"}));
+    EXPECT_NE(options_of_checkpoint(parsed(flags)), plain) << flags[0];
+  const std::string on_cuda = options_of_checkpoint(parsed({"--device", "cuda"}));
   for (const char* flag : {"--allow-tf32", "--autotune"})
-    EXPECT_NE(to_json(parsed({"--device", "cuda", flag})), on_cuda) << flag;
+    EXPECT_NE(options_of_checkpoint(parsed({"--device", "cuda", flag})), on_cuda) << flag;
 }
 
 }  // namespace

@@ -29,20 +29,6 @@ inline void expect_refusals_on_every_rank(const ProcessGroup& group, const std::
   options.threads = 1;
   const std::int64_t full = 2 * options.batch_size;
 
-  for (const char* scope : {"world", "host", "1"}) {
-    options.sync_bn_scope = scope;
-    EXPECT_NO_THROW(check_batches(options, tiny(full, 1), group));
-    expect_text(
-        message_of<ErrorOnAllRanks>([&] { check_batches(options, tiny(full + 1, 1), group); }),
-        {"batch 3 of an epoch", "'layer3.0.bn1'", "--drop-last"});
-  }
-  options.sync_bn_scope = "world";
-  options.sync_bn = false;  // the last batch has an image for each rank
-  expect_text(message_of<ErrorOnAllRanks>(
-                  [&] { check_batches(options, tiny(full + group.size(), 1), group); }),
-              {"batch 3 of an epoch", "give --drop-last"});
-  options.sync_bn = true;
-
   options.out = folder;
   train(options, tiny(full, 1), group, nullptr);
   options.resume = true;

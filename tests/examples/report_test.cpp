@@ -6,13 +6,15 @@
 #include "examples/small_run.h"
 #include "temporary_folder.h"
 #include "train/evaluation.h"
-#include "train/training_step.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
 #include <tutti/core/random.h>
 #include <tutti/data/decode/decode_image.h>
+#include <tutti/data/loader.h>
+#include <tutti/data/transforms/normalize.h>
 #include <tutti/distributed/launch/launch.h>
+#include <tutti/nn/module.h>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -24,10 +26,8 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
-#include <numeric>
 #include <random>
 #include <sstream>
-#include <thread>
 
 namespace tutti::examples {
 namespace {
@@ -35,39 +35,16 @@ namespace {
 using test::fresh_seed;
 using test::report_json;
 
-// Images of one colour each, small and large ones, grey and coloured ones. The last one cannot be
-// read.
-class Images final : public data::Dataset {
- public:
-  std::int64_t size() const override { return 5; }
-  data::Sample get(std::int64_t index) const override {
-    if (index == size() - 1) fail<DataError>("the file is gone");
-    const Shape shapes[] = {{28, 28, 1}, {200, 300, 3}, {1, 1, 3}, {17, 64, 3}};
-    const Tensor image = empty(shapes[index], {.dtype = uint8});
-    const auto channels = static_cast<std::size_t>(image.size(2));
-    for (std::int64_t i = 0; i < image.numel(); ++i)
-      image.data<std::uint8_t>()[i] = color[static_cast<std::size_t>(i) % channels];
-    return {.image = image};
-  }
-  static constexpr std::uint8_t color[] = {12, 200, 77};
-};
-
-// Returns a matrix in which every class has 100 samples, of which 60 and more are recognised.
-TestDetails random_details(std::int64_t classes, std::mt19937_64& random) {
-  TestDetails test{.classes = classes};
+// Returns the table of a test in which every class has 100 samples, of which 60 and more are
+// recognised. Its first column counts what was taken for no class.
+Tensor random_confusion(std::int64_t classes, std::mt19937_64& random) {
+  const Tensor table = zeros({classes, classes + 1}, {.dtype = int64});
   for (std::int64_t r = 0; r < classes; ++r) {
-    std::vector<std::int64_t> row(static_cast<std::size_t>(classes));
+    std::int64_t* const row = table.data<std::int64_t>() + r * (classes + 1) + 1;
     for (int i = 0; i < 100; ++i)
-      ++row[i < 60 ? static_cast<std::size_t>(r) : random() % static_cast<std::uint64_t>(classes)];
-    test.confusion.insert(test.confusion.end(), row.begin(), row.end());
-    test.samples.push_back(100);
-    test.correct.push_back(row[static_cast<std::size_t>(r)]);
+      ++row[i < 60 ? r : static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(classes))];
   }
-  for (std::int64_t i = 0; i < 5; ++i) {
-    test.wrong.push_back({.index = i, .label = i, .predicted = i + 1, .probability = 0.9});
-    test.right.push_back({.index = i, .label = i, .predicted = i, .probability = 0.8});
-  }
-  return test;
+  return table;
 }
 
 std::vector<Metrics> random_rows(std::int64_t steps, std::mt19937_64& random) {
@@ -83,11 +60,6 @@ std::vector<Metrics> random_rows(std::int64_t steps, std::mt19937_64& random) {
     if (step % 100 != 0) continue;
     rows.back().test_loss = draw(random);
     rows.back().test_accuracy = draw(random);
-    rows.back().stragglers = {.collectives = 7,
-                              .waited_seconds = {1.25, 0.5},
-                              .held_up_seconds = {0.25, 1.5},
-                              .came_last = {2, 5},
-                              .skews = {}};
   }
   return rows;
 }
@@ -111,7 +83,7 @@ struct RandomRun {
     options.dataset = "<b>co</b>";
     options.out = "runs/<&>";
     rows = random_rows(steps, random);
-    test = random_details(classes, random);
+    confusion = random_confusion(classes, random);
     for (std::size_t c = 0; c < static_cast<std::size_t>(classes); ++c)
       data.class_names.push_back(hostile_names[c % hostile_names.size()]);
   }
@@ -123,18 +95,17 @@ struct RandomRun {
                     .length = {.epochs = 3, .steps_per_epoch = 100, .steps = 300},
                     .rows = rows,
                     .headline = "a sentence with < and &",
-                    .test = test,
-                    .step_times = step_times,
-                    .batch_norm = batch_norm});
+                    .confusion = confusion,
+                    .batch_norm = batch_norm,
+                    .resumed = resumed});
   }
 
   TrainOptions options;
-  TrainingData data{.test = std::make_shared<Images>()};
+  TrainingData data;
   std::vector<Metrics> rows;
-  TestDetails test;
-  std::vector<StepTimes> step_times{{.steps = 100, .seconds = {1, 2, 3, 0.5, 0.25, 0.25}},
-                                    {.steps = 100, .seconds = {1, 2, 3, 0.5, 0, 0.5}}};
+  Tensor confusion;
   std::optional<BatchNormCheck> batch_norm;
+  std::vector<std::int64_t> resumed;
 };
 
 // Returns a run whose layers have something to complain about.
@@ -173,15 +144,14 @@ TEST(ReportPage, HoldsTheFiguresOfTheRun) {
   EXPECT_EQ(json.at("tests").at(1).at("epoch"), 2);
   EXPECT_EQ(json.at("tests").at(1).at("loss"), *run.rows[199].test_loss);
   EXPECT_EQ(json.at("tests").at(1).at("accuracy"), *run.rows[199].test_accuracy);
-  EXPECT_EQ(json.at("step_times").at(1).at("seconds").at(3), 0.5);
-  EXPECT_EQ(json.at("stragglers").at("straggler"), 1);
-  std::int64_t confused = 0;
+  std::int64_t counted = 0;
   for (const auto& cell : json.at("test").at("confused")) {
-    EXPECT_EQ(cell.at(2), run.test.count(cell.at(0), cell.at(1)));
-    confused += cell.at(2).get<std::int64_t>();
+    const auto r = cell.at(0).get<std::int64_t>(), c = cell.at(1).get<std::int64_t>();
+    EXPECT_EQ(cell.at(2), run.confusion.data<std::int64_t>()[r * 11 + c + 1]);
+    counted += cell.at(2).get<std::int64_t>();
   }
-  EXPECT_EQ(confused + std::reduce(run.test.correct.begin(), run.test.correct.end()), 1000);
-  EXPECT_EQ(json.at("test").at("wrong").at(3).at("predicted"), 4);
+  for (const auto& correct : json.at("test").at("correct")) counted += correct.get<std::int64_t>();
+  EXPECT_EQ(counted, 1000);
 }
 
 TEST(ReportPage, NoNameEndsTheElementThatHoldsIt) {
@@ -208,21 +178,6 @@ TEST(ReportPage, LoadsNothing) {
     EXPECT_EQ(page.find(word), std::string::npos) << word;
 }
 
-TEST(ReportPage, HoldsThePixelsOfSmallImagesAndFewOfLargeOnes) {
-  const auto wrong = report_json(RandomRun().page()).at("test").at("wrong");
-  const std::array<std::array<int, 3>, 5> sizes{
-      {{28, 28, 1}, {160, 106, 3}, {1, 1, 3}, {64, 17, 3}, {1, 1, 1}}};
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    const auto& image = wrong.at(i).at("image");
-    EXPECT_EQ(image.at("width"), sizes[i][0]) << i;
-    EXPECT_EQ(image.at("height"), sizes[i][1]) << i;
-    const auto bytes = static_cast<std::size_t>(sizes[i][0] * sizes[i][1] * sizes[i][2]);
-    EXPECT_EQ(image.at("pixels").get<std::string>().size(), (bytes + 2) / 3 * 4) << i;
-  }
-  EXPECT_EQ(wrong.at(2).at("image").at("pixels"), "DMhN");  // 12, 200, 77
-  EXPECT_EQ(wrong.at(4).at("image").at("pixels"), "gA==");  // 128: it could not be read
-}
-
 TEST(ReportPage, StaysSmallForLongRunsAndManyClasses) {
   const RandomRun run(10, 20'000);
   const std::string page = run.page();
@@ -247,137 +202,84 @@ TEST(ReportPage, HoldsWhatAilsBatchNorm) {
   EXPECT_EQ(check.at("layers").at(1).at("farthest_rank"), 1.375);
 }
 
-// ---- what the trainer measures for it
+// ---- what a test counts for it
 
-TEST(StepTimer, GivesWaitingAndTheRestAPartOfTheirOwn) {
-  double waited = 5;
-  StepTimer timer([&] { return waited; });
-  const auto pause = [](int milliseconds) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
-  };
-  {
-    const StepTimer::Scope whole(timer, StepPart::other);
-    {
-      const StepTimer::Scope scope(timer, StepPart::forward);
-      pause(30);
-      waited += 0.020;
+// A network whose answer to the image of an index is that row of its logits.
+struct Answers final : nn::Layer {
+  explicit Answers(Tensor rows) : logits(std::move(rows)) {}
+  Tensor forward(const Tensor& indices) override {
+    std::vector<Tensor> rows;
+    for (const double index : to_vector(indices)) {
+      const auto i = static_cast<std::int64_t>(std::lround(index));
+      rows.push_back(logits.slice(0, i, i + 1));
     }
-    {
-      const StepTimer::Scope scope(timer, StepPart::load);
-      pause(10);
-    }
-    pause(20);
-    waited += 0.005;
+    return cat(rows, 0);
   }
-  timer.count_step();
-  const StepTimes times = timer.take(ProcessGroup()).at(0);
-  EXPECT_EQ(times.steps, 1);
-  EXPECT_NEAR(times[StepPart::waiting], 0.025, 1e-9);
-  EXPECT_GE(times[StepPart::forward], 0.010);
-  EXPECT_GE(times[StepPart::load], 0.010);
-  EXPECT_GE(times[StepPart::other], 0.015);
-  EXPECT_EQ(times[StepPart::backward], 0);
-  EXPECT_GE(times.total(), 0.060);
-  EXPECT_EQ(timer.take(ProcessGroup()).at(0).total(), 0);
-}
-
-// Returns the answers of a network to `n` samples, and their labels.
-struct Answers {
-  Tensor logits, labels;
+  Tensor logits;
 };
-Answers random_answers(std::int64_t n, std::int64_t classes, std::uint64_t seed) {
-  Generator random(seed);
-  return {randn({n, classes}, {}, random) * 3,
-          (rand({n}, {}, random) * static_cast<double>(classes)).to(int64)};
-}
 
-// Gives the samples of every rank to a recorder, in batches of different sizes.
-TestDetails record(const Answers& answers, std::int64_t classes, const ProcessGroup& group) {
-  TestRecorder recorder(classes, 6);
-  const std::int64_t n = answers.labels.size(0);
-  for (std::int64_t begin = 0, size = 1; begin < n; begin += size++) {
-    const std::int64_t end = std::min(n, begin + size);
-    if (size % group.size() != group.rank()) continue;
-    std::vector<std::int64_t> indices;
-    for (std::int64_t i = begin; i < end; ++i) indices.push_back(i);
-    recorder.add(answers.logits.slice(0, begin, end), answers.labels.slice(0, begin, end), indices);
+// Images of one pixel, which is their index.
+class Indices final : public data::Dataset {
+ public:
+  explicit Indices(std::vector<std::int64_t> labels) : labels_(std::move(labels)) {}
+  std::int64_t size() const override { return static_cast<std::int64_t>(labels_.size()); }
+  data::Sample get(std::int64_t index) const override {
+    return {.image = full({1, 1, 1}, static_cast<double>(index), {.dtype = uint8}),
+            .label = labels_[static_cast<std::size_t>(index)]};
   }
-  return recorder.take(group);
+
+ private:
+  std::vector<std::int64_t> labels_;
+};
+
+TestResult evaluate_logits(const Tensor& logits, const std::vector<std::int64_t>& labels,
+                           std::int64_t classes, const ProcessGroup& group) {
+  data::DataLoader loader(
+      std::make_shared<Indices>(labels),
+      {.sampler = {.batch_size = 7, .shuffle = false, .rank = group.rank(), .ranks = group.size()},
+       .transforms = {data::Normalize({.mean = {0}, .deviation = {1.0f / 255}})}});
+  Answers net(logits);
+  return evaluate(net, loader, classes, group, Device::cpu(), Task::classification);
 }
 
-void expect_same(const std::vector<Prediction>& a, const std::vector<Prediction>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    EXPECT_EQ(a[i].index, b[i].index) << i;
-    EXPECT_EQ(a[i].probability, b[i].probability) << i;
-  }
-}
-
-TEST(TestRecorder, CountsWhatIsTakenForWhatOnAnyNumberOfRanks) {
+TEST(Evaluate, CountsWhatIsTakenForWhatOnAnyNumberOfRanks) {
   constexpr std::int64_t n = 200, classes = 5;
-  const Answers answers = random_answers(n, classes, fresh_seed());
-  std::vector<std::int64_t> expected(classes * classes);
-  const auto logits = to_vector(answers.logits), labels = to_vector(answers.labels);
+  Generator random(fresh_seed());
+  const Tensor logits = randn({n, classes}, {}, random);
+  std::vector<std::int64_t> labels, expected(classes * (classes + 1));
+  const auto values = to_vector(logits);
   for (std::int64_t i = 0; i < n; ++i) {
-    const auto row = logits.begin() + i * classes;
+    labels.push_back(static_cast<std::int64_t>(random.below(classes)));
+    const auto row = values.begin() + i * classes;
     const auto predicted = std::max_element(row, row + classes) - row;
-    ++expected[static_cast<std::size_t>(labels[static_cast<std::size_t>(i)]) * classes +
-               static_cast<std::size_t>(predicted)];
+    ++expected[static_cast<std::size_t>(labels.back() * (classes + 1) + predicted + 1)];
   }
-  const TestDetails alone = record(answers, classes, ProcessGroup());
-  EXPECT_EQ(alone.confusion, expected);
-  EXPECT_EQ(std::reduce(alone.samples.begin(), alone.samples.end()), n);
-  for (std::int64_t c = 0; c < classes; ++c)
-    EXPECT_EQ(alone.correct[static_cast<std::size_t>(c)], alone.count(c, c));
-  ASSERT_EQ(alone.wrong.size(), 6u);
-  for (std::size_t i = 0; i < 6; ++i) {
-    EXPECT_NE(alone.wrong[i].label, alone.wrong[i].predicted);
-    EXPECT_EQ(alone.right[i].label, alone.right[i].predicted);
-    EXPECT_GE(alone.wrong[0].probability, alone.wrong[i].probability);
-    EXPECT_EQ(alone.wrong[i].label,
-              static_cast<std::int64_t>(labels[static_cast<std::size_t>(alone.wrong[i].index)]));
-  }
-  for (const int ranks : {2, 3})
+  for (const int ranks : {1, 2, 3})
     distributed::run_ranks(ranks, [&](const ProcessGroup& group) {
-      const TestDetails together = record(answers, classes, group);
-      EXPECT_EQ(together.confusion, alone.confusion);
-      EXPECT_EQ(together.samples, alone.samples);
-      EXPECT_EQ(together.correct, alone.correct);
-      expect_same(together.wrong, alone.wrong);
+      const TestResult result = evaluate_logits(logits, labels, classes, group);
+      EXPECT_EQ(to_vector<std::int64_t>(result.confusion), expected);
     });
 }
 
-TEST(TestRecorder, LogitsThatAreNotFiniteCountAsNoClass) {
+TEST(Evaluate, LogitsThatAreNotFiniteCountAsNoClass) {
   const double nan = std::nan(""), infinity = std::numeric_limits<double>::infinity();
-  const Tensor logits = tensor({1, nan, 0, nan, nan, nan, 3, infinity, 1, -infinity, 2, 1}, {4, 3}),
-               labels = tensor({0, 0, 1, 1}, {4}, {.dtype = int64});
+  const Tensor logits = tensor({1, nan, 0, nan, nan, nan, 3, infinity, 1, -infinity, 2, 1}, {4, 3});
   EXPECT_EQ(to_vector(predicted_classes(logits)), (std::vector<double>{-1, -1, -1, 1}));
   for (const int ranks : {1, 2})
     distributed::run_ranks(ranks, [&](const ProcessGroup& group) {
-      LossSums sums{Device()};
-      sums.count(4 * ranks);
-      sums.add(scalar(0), predicted_classes(logits), labels);
-      EXPECT_EQ(sums.take(group).accuracy, 0.25);
-      TestRecorder recorder(3, 6);
-      recorder.add(logits, labels, {0, 1, 2, 3});
-      const TestDetails details = recorder.take(group);
-      EXPECT_EQ(details.samples, (std::vector<std::int64_t>{2 * ranks, 2 * ranks, 0}));
-      EXPECT_EQ(details.correct, (std::vector<std::int64_t>{0, ranks, 0}));
-      EXPECT_EQ(std::reduce(details.confusion.begin(), details.confusion.end()), ranks);
-      EXPECT_EQ(details.count(1, 1), ranks);
-      for (const Prediction& p : details.wrong) EXPECT_EQ(p.predicted, -1);
+      const TestResult result = evaluate_logits(logits, {0, 0, 1, 1}, 3, group);
+      EXPECT_EQ(result.means.accuracy, 0.25);
+      EXPECT_EQ(to_vector(result.confusion),
+                (std::vector<double>{2, 0, 0, 0, 1, 0, 1, 0, 0, 0, 0, 0}));
     });
 }
 
-TEST(TestRecorder, HasNoMatrixForThousandsOfClasses) {
-  constexpr std::int64_t classes = TestDetails::most_confusion_classes + 1;
-  Answers answers = random_answers(40, classes, fresh_seed());
-  const Tensor row = answers.logits.select(0, 7);
-  row.copy_(full(row.shape(), NAN));
-  const TestDetails test = record(answers, classes, ProcessGroup());
-  EXPECT_TRUE(test.confusion.empty());
-  EXPECT_EQ(std::reduce(test.samples.begin(), test.samples.end()), 40);
-  EXPECT_EQ(test.samples.size(), static_cast<std::size_t>(classes));
+TEST(Evaluate, HasNoMatrixForThousandsOfClasses) {
+  constexpr std::int64_t classes = most_confusion_classes + 1;
+  const TestResult result =
+      evaluate_logits(zeros({2, classes}), {0, classes - 1}, classes, ProcessGroup());
+  EXPECT_FALSE(result.confusion.defined());
+  EXPECT_EQ(result.means.accuracy, 0.5);
 }
 
 // ---- in a browser
@@ -466,13 +368,11 @@ class ReportInChromium : public ::testing::Test {
 };
 
 TEST_F(ReportInChromium, HasAllPartsAndNamesAreTexts) {
-  RandomRun run;
-  run.test.wrong[0].label = 8;  // the long name
+  const RandomRun run;
   const std::string main = draw(run.page());
-  for (const char* id : {"figures", "curves", "predictions", "confusion", "worst-pairs", "time",
-                         "stragglers", "facts", "configuration", "machine"})
+  for (const char* id :
+       {"figures", "curves", "confusion", "worst-pairs", "facts", "configuration", "machine"})
     EXPECT_EQ(count(main, "id=\"" + std::string(id) + "\""), 1u) << id;
-  EXPECT_EQ(count(main, "<canvas"), 10u);
   EXPECT_EQ(count(main, "<svg"), 5u);  // four charts and the matrix
   EXPECT_EQ(count(main, "<script"), 0u);
   EXPECT_EQ(count(main, "id=\"batch-norm\""), 0u);
@@ -481,7 +381,6 @@ TEST_F(ReportInChromium, HasAllPartsAndNamesAreTexts) {
         "&lt;/script&gt;&lt;script&gt;alert(1)&lt;/script&gt;", "]]&gt; --&gt; &lt;!--",
         "a sentence with &lt; and &amp;", "\xEF\xBF\xBD\xEF\xBF\xBD[31mred", "Schl\xC3\xBCssel"})
     EXPECT_NE(main.find(text), std::string::npos) << text;
-  EXPECT_NE(main.find(">" + std::string(59, 'x') + "\xE2\x80\xA6<"), std::string::npos);
 }
 
 TEST_F(ReportInChromium, ShowsTheNumbersOfTheRun) {
@@ -489,13 +388,10 @@ TEST_F(ReportInChromium, ShowsTheNumbersOfTheRun) {
   run.data.class_names = {};
   run.rows[99].test_accuracy = 0.91234;
   run.rows[199].test_accuracy = run.rows[299].test_accuracy = 0.87654;
-  run.test.confusion[3 * 10 + 5] = 4321;
-  run.test.wrong[0].predicted = -1;
+  run.confusion.data<std::int64_t>()[3 * 11 + 6] = 4321;
   const std::string main = draw(run.page());
-  for (const char* part :
-       {"test 0.8765<", "best 0.9123 in epoch 1", ">4321<", ">finished<", "step 300 of 300",
-        ">rank 1<", "Of 7 collectives. The others waited longest for rank 1", ">1.50<",
-        "taken for no class", "3: 4321 of 100 taken for 5", "70.0&nbsp;ms"})
+  for (const char* part : {"test 0.8765<", "best&nbsp;0.9123 in&nbsp;epoch&nbsp;1", ">4321<",
+                           ">finished<", "step 300 of 300", "3: 4321 of "})
     EXPECT_NE(main.find(part), std::string::npos) << part;
   run.rows.back().step = 299;
   EXPECT_NE(draw(run.page()).find(">not finished<"), std::string::npos);
@@ -545,19 +441,49 @@ TEST_F(ReportInChromium, TheCurvesGoThroughTheirPoints) {
   EXPECT_EQ(count(figure("learning_rate"), "<circle"), 0u);
 }
 
+TEST_F(ReportInChromium, MarksWhereTheRunWasResumedAndItsRateFalls) {
+  RandomRun run;
+  EXPECT_EQ(draw(run.page()).find("class=\"mark\""), std::string::npos);
+  run.resumed = {100};
+  run.options.schedule.name = "steps";
+  for (Metrics& row : run.rows) row.learning_rate = row.step > 150 ? 0.01 : 0.1;
+  const std::string main = draw(run.page());
+  EXPECT_EQ(count(main, "class=\"mark\""), 2u * 4) << "in each of four charts";
+  for (const char* part : {">resumed<", ">rate falls<", "<title>resumed, step 100</title>",
+                           "<title>rate falls, step 151</title>", "Dashed ones stand where"})
+    EXPECT_NE(main.find(part), std::string::npos) << part;
+}
+
+TEST_F(ReportInChromium, TheConfusionMatrixFitsOnANarrowScreen) {
+  for (const std::int64_t classes : {3, 10, 13, 60}) {
+    std::string page = RandomRun(classes).page();
+    const std::string drawn = "\ndrawPage();\n";
+    ASSERT_NE(page.find(drawn), std::string::npos);
+    page.insert(page.find(drawn) + drawn.size(),
+                "document.body.dataset.right = Math.max(...[...document.querySelectorAll('.matrix, "
+                ".matrix *')].map(e => e.getBoundingClientRect().right)) - innerWidth;\n");
+    for (const char* size : {"400,900", "1280,900"}) {
+      const std::string dom = open(page, "--dump-dom --window-size=" + std::string(size));
+      const std::string right = between(dom, "data-right=\"", "\"");
+      ASSERT_FALSE(right.empty());
+      EXPECT_LE(std::stod(right), 0) << classes << " classes at " << size;
+    }
+  }
+}
+
 TEST_F(ReportInChromium, ManyClassesAreTables) {
   const std::vector<std::int64_t> numbers{1, 2, 13, 61, 1000, 1500};
   std::vector<std::string> pages;
   for (const std::int64_t classes : numbers) {
     RandomRun run(classes);
-    if (classes == 1500) run.test.confusion = {};
+    if (classes == 1500) run.confusion = {};
     pages.push_back(run.page());
   }
   pages = draw(pages);
   for (std::size_t i = 0; i < pages.size(); ++i) {
     const std::int64_t classes = numbers[i];
     EXPECT_EQ(count(pages[i], "<svg"), classes <= 60 ? 5u : 4u) << classes;
-    EXPECT_EQ(count(pages[i], "id=\"worst-classes\""), classes > 12 ? 1u : 0u) << classes;
+    EXPECT_EQ(count(pages[i], "id=\"worst-classes\""), classes > 12 && classes < 1500 ? 1u : 0u);
     EXPECT_EQ(count(pages[i], "id=\"worst-pairs\""), classes > 1 && classes < 1500 ? 1u : 0u);
   }
 }
@@ -582,16 +508,15 @@ TEST_F(ReportInChromium, DrawsStrangeNumbers) {
     EXPECT_EQ(pages[i].find("not finite") != std::string::npos, !std::isfinite(values[i]));
   }
   run.rows = {};  // nothing is known of a run
-  run.test = {};
-  run.step_times = {};
+  run.confusion = {};
   EXPECT_EQ(count(draw(run.page()), "<section"), 1u);
 }
 
 TEST_F(ReportInChromium, ShowsWhatAilsBatchNorm) {
   const std::string main = draw(run_with_batch_norm().page());
   for (const char* part : {"id=\"batch-norm\"", "layer1.&lt;0&gt;.bn1", "(each rank alone)",
-                           "channels &amp; ranks &lt; others", "17 training batches", "is 0.2500",
-                           "0.7500 if", ">1.375<"})
+                           "channels &amp; ranks &lt; others", "--recompute-statistics 17",
+                           "is 0.2500", "0.7500 if", ">1.375<"})
     EXPECT_NE(main.find(part), std::string::npos) << part;
 }
 
@@ -607,7 +532,7 @@ TEST_F(ReportInChromium, ErrorsAreFoundAndLeaveTheOtherParts) {
   EXPECT_NE(messages_.find("Content Security Policy"), std::string::npos) << messages_;
 }
 
-TEST_F(ReportInChromium, DrawsImagesAndCurvesInLightAndInDark) {
+TEST_F(ReportInChromium, DrawsCurvesInLightAndInDark) {
 #ifndef TUTTI_HAS_IMAGES
   GTEST_SKIP() << "built without libpng, so nothing here reads the picture";
 #endif
@@ -620,8 +545,6 @@ TEST_F(ReportInChromium, DrawsImagesAndCurvesInLightAndInDark) {
   EXPECT_GT(pixels(light, {0x00, 0x72, 0xB2}), 500);  // training
   EXPECT_GT(pixels(dark, {0x56, 0xB4, 0xE9}), 500);
   EXPECT_GT(pixels(light, {0xD5, 0x5E, 0x00}), 50);  // test
-  EXPECT_GT(pixels(light, {12, 200, 77}), 20'000);   // three images in each of two rows
-  EXPECT_GT(pixels(light, {12, 12, 12}), 10'000);
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 // told to, one program at a time writes, and a signal ends a run with a checkpoint from which it
 // goes on to the same bits.
 #include "train/run_folder.h"
-#include "train/progress.h"
 #include "trainer_program.h"
 
 #include <tutti/distributed/process_group.h>
@@ -76,12 +75,23 @@ TEST_F(RunFolderOfProgram, AnOlderRunIsRefusedBeforeAnythingIsLoaded) {
     EXPECT_EQ(content(run_ + "/" + result), "of the older run\n");
     fs::remove(run_ + "/" + result);
   }
-  // A run that ended before its first row, and files of others, are no older run.
-  for (const char* other : {"config.json", "notes.txt", "mycheckpoint.safetensors"})
+  // A run that ended before its first row, which left its lock, and files of others are no older
+  // run.
+  for (const char* other : {".lock", "config.json", "notes.txt", "mycheckpoint.safetensors"})
     put(other, "{}");
   put("metrics.jsonl", "");
   EXPECT_EQ(run_trainer(short_, 1).code, 0);
   expect_refusal(short_, {"checkpoint.safetensors, metrics.jsonl, model.safetensors"});
+}
+
+TEST_F(RunFolderOfProgram, AFileOfOthersIsNotReplacedBecauseOfItsName) {
+  put("config.json", "mine");
+  for (int attempt = 0; attempt < 2; ++attempt)
+    expect_refusal(short_, {run_, "config.json", "--overwrite replaces it"});
+  EXPECT_EQ(content(run_ + "/config.json"), "mine");
+  put("notes.txt", "mine");
+  expect_refusal(short_ + " --overwrite --trace " + run_ + "/notes.txt", {"is no timeline"});
+  EXPECT_EQ(content(run_ + "/notes.txt"), "mine");
 }
 
 TEST_F(RunFolderOfProgram, OverwriteRemovesWhatARunWritesAndNothingElse) {
@@ -91,8 +101,7 @@ TEST_F(RunFolderOfProgram, OverwriteRemovesWhatARunWritesAndNothingElse) {
                                   "config.json",
                                   "report.html",
                                   "best.safetensors",
-                                  "checkpoint-epoch-0120.safetensors",
-                                  "events.out.tfevents.17.host"},
+                                  "checkpoint-epoch-0120.safetensors"},
       others{"notes.txt",
              "model_ema.safetensors",
              "metrics.jsonl.old",
@@ -223,8 +232,8 @@ TEST_F(RunFolderOfProgram, OutputThatNobodyReadsDoesNotEndARun) {
 
 TEST_F(RunFolderOfProgram, WhatIsPrintedGetsIntoNoFileWhereStandardStreamsAreClosed) {
   for (const char* closed : {">&-", "2>&-", "<&- >&- 2>&-"}) {
-    const Outcome outcome = test::output_of(std::string(TRAIN_RESNET) + " " + short_ +
-                                            " --overwrite --tensorboard " + closed);
+    const Outcome outcome =
+        test::output_of(std::string(TRAIN_RESNET) + " " + short_ + " --overwrite " + closed);
     EXPECT_EQ(outcome.code, 0) << closed;
     EXPECT_EQ(content(run_ + "/.lock").find("epoch"), std::string::npos) << closed;
     EXPECT_TRUE(content(run_ + "/.lock").starts_with("process ")) << closed;
@@ -241,28 +250,6 @@ TEST_F(RunFolderOfProgram, AFileThatMustNotGrowIsAnErrorAndNoSignal) {
     EXPECT_NE(outcome.output.find(run_), std::string::npos) << outcome.output;
     EXPECT_NE(outcome.output.find("File too large"), std::string::npos) << outcome.output;
   }
-}
-
-// ---- what a launcher's pseudo-terminal gets
-
-TEST(Progress, UnderAnMpiLauncherATerminalGetsPlainLines) {
-  const int master = posix_openpt(O_RDWR | O_NOCTTY);
-  ASSERT_GE(master, 0);
-  ASSERT_EQ(grantpt(master) | unlockpt(master), 0);
-  std::FILE* const screen = std::fopen(ptsname(master), "w");
-  ASSERT_NE(screen, nullptr);
-  const auto shown = [&](const char* variable) {
-    if (variable) setenv(variable, "2", 1);
-    Progress(screen, {.epochs = 1, .steps_per_epoch = 1, .steps = 1}, 0).say("a line");
-    if (variable) unsetenv(variable);
-    std::array<char, 100> text{};
-    return std::string(text.data(), static_cast<std::size_t>(read(master, text.data(), 100)));
-  };
-  EXPECT_EQ(shown(nullptr), "\r\033[Ka line\r\n");
-  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"})
-    EXPECT_EQ(shown(variable), "a line\r\n") << variable;
-  std::fclose(screen);
-  close(master);
 }
 
 }  // namespace

@@ -6,13 +6,12 @@
 #include "resumed_run.h"
 #include "small_run.h"
 #include "train/checkpoint.h"
-#include "train/progress.h"
+#include "train/run_log.h"
 #include "trainer_program.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
-#include <tutti/distributed/diagnostics/fault_injection.h>
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/resnet.h>
 #include <tutti/optim/grad_scaler.h>
 
 #include <gtest/gtest.h>
@@ -92,56 +91,6 @@ TEST(Trainer, RepeatsItselfBitForBit) {
             to_vector(train_on(1, small_options())[0].state[0].second));
 }
 
-std::vector<TrainResult> train_on_shards(const TrainOptions& options,
-                                         const std::vector<std::int64_t>& sizes) {
-  std::vector<TrainResult> results(sizes.size());
-  distributed::run_ranks(static_cast<int>(sizes.size()), [&](const ProcessGroup& group) {
-    const auto rank = static_cast<std::size_t>(group.rank());
-    TrainingData data =
-        make_synthetic({.train = sizes[rank], .channels = 2, .size = 8, .seed = 10 + rank});
-    data.test = even_data().test;
-    results[rank] = train(options, data, group, nullptr);
-  });
-  return results;
-}
-
-TEST(Trainer, RanksWithImagesOfTheirOwnRunOutOneAfterTheOther) {
-  TrainOptions options = small_options();
-  options.sharded = true;
-  options.batch_size = 15;  // 5 for each rank, so the ranks have 4, 1 and 2 batches
-  options.epochs = 1;
-  const auto results = train_on_shards(options, {20, 5, 8});
-  ASSERT_EQ(results[0].rows.size(), 4u);
-  for (const TrainResult& result : results) {
-    expect_equal_bits(result.state, results[0].state);
-    EXPECT_TRUE(std::isfinite(result.rows.back().train_loss));
-  }
-  options.uneven = distributed::Uneven::stop;
-  EXPECT_EQ(train_on_shards(options, {20, 5, 8})[0].rows.size(), 1u);
-  options.uneven = distributed::Uneven::error;
-  test::expect_error<DistributedError>(
-      [&] {
-        train_on_shards(options, {20, 5, 8});
-      },
-      {"rank 1 has no samples for step 2, ranks 0 and 2 have"});
-}
-
-TEST(Trainer, NoTrainingImagesAreANamedError) {
-  TrainOptions options = small_options();
-  options.sharded = true;
-  const auto expect_error = [&](const std::vector<std::int64_t>& sizes, const std::string& what) {
-    EXPECT_EQ(test::message_of<DataError>([&] { train_on_shards(options, sizes); }), what);
-  };
-  expect_error({0}, "there are no training images");
-  expect_error({0, 0}, "there are no training images");
-  options.epochs = 1;
-  EXPECT_EQ(train_on_shards(options, {20, 0})[1].rows.size(), 4u);  // rank 1 has no part in these
-  options.uneven = distributed::Uneven::stop;
-  expect_error({20, 0},
-               "there are no training images on some rank, with which --uneven stop ends "
-               "an epoch on all of them");
-}
-
 TEST(Trainer, WithoutSyncBatchNormRanksEndWithTheBuffersOfRank0) {
   TrainOptions options = small_options();
   options.sync_bn = false;
@@ -171,9 +120,7 @@ TEST(Trainer, RanksEndWithTheStatisticsOfAllWhereGroupsShareTheirs) {
   const test::Screen screen;
   expect_equal_bits(train_on(4, options, even_data(), screen.file())[1].state, pairs[0].state);
   unsetenv("TUTTI_RANKS_PER_HOST");
-  EXPECT_NE(screen.text().find("SyncBatchNorm in each host"), std::string::npos) << screen.text();
-  EXPECT_NE(screen.text().find("the others waited longest for rank "), std::string::npos)
-      << screen.text();
+  EXPECT_NE(screen.text().find("SyncBatchNorm (scope host)"), std::string::npos) << screen.text();
 }
 
 TEST(Trainer, ExaminingBatchNormChangesNothing) {
@@ -309,7 +256,6 @@ TEST(Trainer, ATestThatIsNotFiniteIsNotTheBest) {
   options.epochs = 1;
   options.batch_size = 30;
   options.keep_best = true;
-  options.patience = 5;
   options.schedule.name = "plateau";
   options.optimizer.lr = 1e12;
   options.optimizer.weight_decay = 0;
@@ -322,38 +268,6 @@ TEST(Trainer, ATestThatIsNotFiniteIsNotTheBest) {
   EXPECT_EQ(load_checkpoint(options)->rows.back().test_loss, result.rows.back().test_loss);
 }
 
-TEST(Trainer, TheMetricsNameTheStraggler) {
-  const test::TemporaryFolder folder("straggler");
-  TrainOptions options = small_options();
-  options.out = folder.path();
-  options.epochs = 1;
-  {
-    using distributed::Fault;
-    const distributed::InjectFault late({.action = Fault::Action::delay,
-                                         .rank = 1,
-                                         .collective = 45,
-                                         .group = "world/normalization",
-                                         .delay = std::chrono::milliseconds(1500)});
-    train_on(3, options);
-  }
-  std::ifstream metrics(folder / "metrics.jsonl");
-  nlohmann::json last;
-  for (std::string line; std::getline(metrics, line);) {
-    EXPECT_TRUE(last.is_null() ||
-                !last.contains("straggler"));  // only one row in each epoch has it
-    last = nlohmann::json::parse(line);
-  }
-  EXPECT_EQ(last.at("straggler"), 1);
-  // Half of the delay, since the others may be held up themselves before they come to wait.
-  EXPECT_GE(last.at("held_up_s").at(1).get<double>(), 0.75);
-  for (const int other : {0, 2})
-    EXPECT_GE(last.at("waited_s").at(static_cast<std::size_t>(other)).get<double>(), 0.75);
-  EXPECT_EQ(last.at("came_last").size(), 3u);
-  ASSERT_FALSE(last.at("skew_ms").empty());
-  for (const auto& [name, skew] : last.at("skew_ms").items())
-    EXPECT_GE(skew.at("largest"), skew.at("mean")) << name;
-}
-
 TEST(Trainer, ResumesFromACheckpointToTheBit) {
   // The run stops in the second epoch. With a checkpoint after every step, it is resumed between
   // two rows of metrics.
@@ -363,11 +277,11 @@ TEST(Trainer, ResumesFromACheckpointToTheBit) {
   expect_resumes_to_the_bit(options, even_data(), 17);
 }
 
-TEST(Trainer, ResumesToTheBitWithoutSyncBatchNormAndWithAScheduledMomentum) {
+TEST(Trainer, ResumesToTheBitWithoutSyncBatchNormAndWithoutMomentum) {
   TrainOptions options = small_options();
   options.sync_bn = false;
   options.optimizer.momentum = 0;
-  options.optimizer.nesterov = true;
+  options.optimizer.nesterov = false;
   options.checkpoint_every = 2;
   expect_resumes_to_the_bit(options, odd_data(), 13);
 }
@@ -382,7 +296,7 @@ TEST(Checkpoint, HoldsTheLossScale) {
   made.model = {{"w", ones({2})}};
   made.scaler = optim::GradScaler({.init_scale = 4096, .growth_interval = 7}).state_dict();
   made.random = zeros({2, 2}, {.dtype = int64});
-  made.sums = zeros({2, 2}, {.dtype = float64});
+  made.sums = zeros({2, 3}, {.dtype = float64});
   save_checkpoint(options, made);
   distributed::run_ranks(2, [&](const ProcessGroup& group) {
     const auto found =
@@ -391,18 +305,38 @@ TEST(Checkpoint, HoldsTheLossScale) {
   });
 }
 
-TEST(Progress, TimeLeftCountsTheStepsOfThisProcess) {
-  const test::Screen screen;
-  Progress progress(screen.file(), {.epochs = 10, .steps_per_epoch = 100, .steps = 1000}, 900);
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  progress.epoch_done(
-      {.epoch = 10, .step = 901, .images_per_second = 1});  // 99 more steps of at least 100 ms
-  int minutes = 0, seconds = 0;
-  const std::string line = screen.text();
+// Returns the seconds that a line says are left.
+int seconds_left(const std::string& line) {
+  int hours = 0, minutes = 0, seconds = 0;
   const std::size_t figure = line.find("images/s");
-  ASSERT_NE(figure, std::string::npos) << line;
-  ASSERT_EQ(std::sscanf(&line[figure], "images/s %d:%d left", &minutes, &seconds), 2) << line;
-  EXPECT_GE(60 * minutes + seconds, 9) << line;
+  EXPECT_NE(figure, std::string::npos) << line;
+  if (figure == std::string::npos) return -1;
+  EXPECT_EQ(std::sscanf(&line[figure], "images/s %d:%d:%d left", &hours, &minutes, &seconds), 3)
+      << line;
+  return 60 * (60 * hours + minutes) + seconds;
+}
+
+TEST(RunLog, TimeLeftCountsTheStepsOfThisProcess) {
+  const test::Screen screen;
+  const TrainOptions options = small_options();
+  RunLog log(options, true, screen.file(), {.epochs = 10, .steps_per_epoch = 100, .steps = 1000},
+             900);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  log.add_epoch(
+      {.epoch = 10, .step = 901, .images_per_second = 1});  // 99 more steps of at least 100 ms
+  EXPECT_GE(seconds_left(screen.text()), 9);
+}
+
+TEST(RunLog, TimeLeftDoesNotCountWhatCameBeforeTheFirstStep) {
+  const test::Screen screen;
+  const TrainOptions options = small_options();
+  RunLog log(options, true, screen.file(), {.epochs = 1, .steps_per_epoch = 2000, .steps = 2000},
+             900);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1000));  // a test, and the first step
+  log.show_step({.epoch = 1, .step = 901});
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  log.add_epoch({.epoch = 1, .step = 1000, .images_per_second = 1});  // 1000 more of 1 ms
+  EXPECT_LE(seconds_left(screen.text()), 7) << "11 with what came before";
 }
 
 TEST(Placement, RanksDivideTheCoresAmongThem) {

@@ -7,7 +7,7 @@
 #include "trainer_program.h"
 
 #include <tutti/core/create.h>
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/resnet.h>
 
 #include <gtest/gtest.h>
 
@@ -78,7 +78,7 @@ TEST_F(Weights, AHeadForOtherClassesStaysFresh) {
   for (const auto& [name, tensor] : net->state_dict()) fresh.emplace_back(name, tensor.clone());
   const auto before = vectors_of(fresh), given = vectors_of(load_safetensors(file()));
   const std::string line = load_weights(from_file(), data, *net);
-  expect_contains(line, {file(), "resnet20", "head 'fc' for 10 classes", "a fresh one for 12"});
+  expect_contains(line, {file(), "head 'fc' for 10 classes", "a fresh one for 12"});
   std::size_t of_file = 0;
   for (const auto& [name, value] : vectors_of(net->state_dict())) {
     const bool is_head = name.starts_with("fc.");
@@ -232,18 +232,17 @@ TEST_F(Weights, OneOfTwoLayersThatShareACollectiveMayBeFrozen) {
   }
 }
 
-TEST(FrozenLayers, APatternWithoutAMatchGetsNearNames) {
+TEST(FrozenLayers, APatternWithoutAMatchIsRefusedByName) {
   const auto net = nn::resnet("resnet20", {.channels = 2});
   const auto refusal = [&](const std::vector<std::string>& patterns) {
     TrainOptions options = small_options();
     options.freeze = patterns;
     return message_of<UsageError>([&] { freeze_layers(options, *net); });
   };
-  expect_contains(refusal({"layr1.*"}),
-                  {"'layr1.*'", "did you mean 'layer1.*'?", "conv1.*, bn1.*"});
-  expect_contains(refusal({"fc"}), {"did you mean 'fc.*'?"});
-  expect_contains(refusal({"layer1.0.conv1.wieght"}), {"did you mean 'layer1.0.conv1.weight'?"});
-  expect_contains(refusal({""}), {"''"});
+  expect_contains(refusal({"layr1.*"}), {"--freeze: expected a pattern such as", "conv1.weight",
+                                         "'layr1.*' matches none"});
+  expect_contains(refusal({"fc"}), {"'fc' matches none"});
+  expect_contains(refusal({""}), {"'' matches none"});
   expect_contains(refusal({"conv*", "*"}), {"'conv*,*'", "no parameter to train"});
 }
 
@@ -267,10 +266,10 @@ TEST_F(Weights, ATestGivesTheFiguresOfTheRunThatWroteThem) {
     return screen.text();
   };
   const std::string figures = fmt::format("test accuracy {:.4f}", first_result_.test_accuracy);
-  expect_contains(test_on(2), {"weights from " + file(), "step 3", figures, "on 13 images"});
+  expect_contains(test_on(2), {"weights from " + file(), figures, "on 13 images"});
   test_on(1);
   fs::remove(file());
-  expect_contains(test_on(2), {"weights from " + checkpoint_path(options), "step 3", figures});
+  expect_contains(test_on(2), {"weights from " + checkpoint_path(options), figures});
   options.weights = folder_ / "copy.safetensors";
   fs::rename(checkpoint_path(options), options.weights);
   options.out = folder_ / "nowhere";
@@ -341,12 +340,11 @@ TEST_F(WeightsOfProgram, WrongValuesAreRefusedBeforeAnyRankStarts) {
   expect_refusal("--test-only", {"--test-only finds neither", run_, "--weights"});
   EXPECT_FALSE(fs::exists(run_));
   expect_refusal("--weights " + (folder_ / "none"), {folder_ / "none"});
-  expect_refusal("--freeze layer1.*,layr2.*", {"'layr2.*'", "'layer2.*'"});
+  expect_refusal("--freeze layer1.*,layr2.*", {"'layr2.*' matches none"});
   expect_refusal("--freeze 'conv*' --freeze 'bn*,layer*' --freeze 'fc*'",
                  {"'conv*,bn*,layer*,fc*' leaves no parameter"});
-  for (const char* flag :
-       {"--keep-best", "--keep-last 2", "--patience 3", "--resume", "--overwrite", "--epochs 3",
-        "--log-every 5", "--freeze fc.*", "--dry-run", "--tensorboard", "--lr 0.1"}) {
+  for (const char* flag : {"--keep-best", "--keep-last 2", "--resume", "--overwrite", "--epochs 3",
+                           "--log-every 5", "--freeze fc.*", "--dry-run", "--lr 0.1"}) {
     const std::string name = std::string(flag).substr(0, std::string(flag).find(' '));
     expect_refusal("--test-only " + std::string(flag), {name + " has no effect", "--test-only"});
   }
@@ -356,10 +354,10 @@ TEST_F(WeightsOfProgram, ADryRunReadsWeightsAndCountsWhatTrains) {
   ASSERT_EQ(run_trainer(small_ + "--max-steps 1", 1).code, 0);
   const std::string other = "--out " + (folder_ / "other") +
                             " --dry-run --keep-best --keep-last 2 "
-                            "--tensorboard --patience 1 --freeze 'conv1.*,bn1.*,layer*' --weights ";
+                            "--freeze 'conv1.*,bn1.*,layer*' --weights ";
   const test::Outcome outcome = run_trainer(small_ + other + run_ + "/model.safetensors", 1);
   EXPECT_EQ(outcome.code, 0);
-  expect_contains(outcome.output, {"269722 parameters, 650 of them trained"});
+  expect_contains(outcome.output, {"269,722 parameters, 650 of them trained"});
   EXPECT_FALSE(fs::exists(folder_ / "other"));
   expect_refusal(other + (folder_ / "none"), {folder_ / "none"});
 }

@@ -10,7 +10,7 @@
 
 #include <functional>
 
-namespace tutti {
+namespace tutti::batch_norm_launch_test {
 namespace {
 
 using test::test_device;
@@ -98,4 +98,4 @@ TEST(BatchNormLaunch, AReadbackThatWasDroppedDoesNotReachTheNextOne) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::batch_norm_launch_test

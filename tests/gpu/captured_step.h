@@ -4,7 +4,6 @@
 
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
-#include <tutti/autograd/recompute.h>
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/graph.h>
 #include <tutti/core/cuda/settings.h>
@@ -74,10 +73,7 @@ inline std::vector<double> train_captured(const StepCase& c, Device device,
   const Tensor labels = tensor({0, 1, 2, 3}, {.dtype = int64}).to(device),
                tally = zeros({}, {.device = device});
   const auto step = [&] {
-    const auto run_head = [&](const std::vector<Tensor>& in) { return head(in[0]); };
-    const Tensor x = body(images),
-                 logits = c.dropout > 0 ? recompute(run_head, {x}) : run_head({x});
-    const Tensor loss = nn::cross_entropy(logits, labels);
+    const Tensor loss = nn::cross_entropy(head(body(images)), labels);
     optimizer->zero_grad();
     (c.scaled ? scaler.scale(8 * loss) : loss).backward();
     if (c.scaled) scaler.unscale_(*optimizer);

@@ -41,15 +41,18 @@ TEST(Contexts, EachOfEightRanksUsesItsOwnDeviceAlone) {
           EXPECT_EQ(to_vector(batch->images.to(device)), to_vector(batch->images));
         test::train_captured(c, device, group, 6);
       },
-      {.backend = "nccl", .timeout = std::chrono::seconds(60)});
+      std::chrono::seconds(60));
   std::map<int, int> threads;  // by device
+  int watchers = 0;            // of the world, which looks after the lanes of all ranks
   for (const std::set<int>& devices : contexts_after(before)) {
-    EXPECT_EQ(devices.size(), 1u);
+    if (devices.size() == 8) ++watchers;
+    else EXPECT_EQ(devices.size(), 1u);
     ++threads[*devices.begin()];
   }
+  EXPECT_LE(watchers, 2) << "the watcher, and the thread that ends the lanes";
   EXPECT_EQ(threads.size(), 8u);
   for (const auto& [device, count] : threads)
-    EXPECT_GE(count, 3) << "the rank, the worker and the watcher use device " << device;
+    EXPECT_GE(count, 2) << "the rank and the worker use device " << device;
 }
 
 TEST(Contexts, OnlyAThreadWithAContextGoesBackToItsDevice) {

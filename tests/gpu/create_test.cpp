@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::create_test {
 namespace {
 
 using test::test_device;
@@ -49,4 +49,4 @@ TEST(Create, PrintingCopiesToTheHost) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::create_test

@@ -13,7 +13,7 @@
 
 #include <cmath>
 
-namespace tutti {
+namespace tutti::custom_optimizer_test {
 namespace {
 
 using test::expect_contains;
@@ -76,7 +76,7 @@ class Frozen : public optim::OptimizerWith<FrozenOptions> {
 
  protected:
   void update_one(const optim::ParameterUpdate& u) override {
-    u.parameter.add_(option("momentum", u) + u.gradient, -options(u.group).lr);
+    u.parameter.add_(option(&Options::momentum, u) + u.gradient, -options(u.group).lr);
   }
 };
 
@@ -101,4 +101,4 @@ TEST(CustomOptimizer, AReplayRefusesAnOptionThatTheGraphHasFrozen) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::custom_optimizer_test

@@ -14,7 +14,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::graph_step_test {
 namespace {
 
 using test::captured_steps;
@@ -179,17 +179,17 @@ TEST(GraphStep, CollectivesOfNcclRanksAreReplayed) {
   StepCase c = with<optim::AdamW>({.lr = 0.01});
   c.clip = 0.5;
   std::vector<double> of_rank[2];
-  distributed::run_ranks(2,
-                         [&](const ProcessGroup& group) {
-                           const Device device = Device::cuda(group.local_rank());
-                           const auto eager = train_captured(c, device, group, never);
-                           for (const int from : {3, 5})
-                             EXPECT_EQ(train_captured(c, device, group, from), eager)
-                                 << "rank " << group.rank();
-                           of_rank[group.rank()] = eager;
-                           group.barrier();
-                         },
-                         {.backend = "nccl", .timeout = std::chrono::seconds(60)});
+  distributed::run_ranks(
+      2,
+      [&](const ProcessGroup& group) {
+        const Device device = Device::cuda(group.local_rank());
+        const auto eager = train_captured(c, device, group, never);
+        for (const int from : {3, 5})
+          EXPECT_EQ(train_captured(c, device, group, from), eager) << "rank " << group.rank();
+        of_rank[group.rank()] = eager;
+        group.barrier();
+      },
+      std::chrono::seconds(60));
   // Everything but the losses is equal on the ranks, and differs from the results of one rank
   // alone.
   ASSERT_EQ(of_rank[0].size(), of_rank[1].size());
@@ -199,4 +199,4 @@ TEST(GraphStep, CollectivesOfNcclRanksAreReplayed) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::graph_step_test

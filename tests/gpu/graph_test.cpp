@@ -16,7 +16,7 @@
 #include <optional>
 #include <thread>
 
-namespace tutti {
+namespace tutti::graph_test {
 namespace {
 
 using test::test_device;
@@ -150,4 +150,4 @@ TEST(Graph, SaysWhatCannotBeRecorded) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::graph_test

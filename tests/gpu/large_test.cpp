@@ -21,7 +21,7 @@
 #include <functional>
 #include <ostream>
 
-namespace tutti {
+namespace tutti::large_test {
 namespace {
 
 using kernels::Binary;
@@ -209,44 +209,6 @@ void softmax_of_rows(const Size& s) {
     EXPECT_NEAR(at(dx, i), p(r, c) * (scale(r) * slope(c) - means[r % 3]), 8 * rounded * p(r, c))
         << "element " << i;
   }
-}
-
-void embeddings(const Size& s) {
-  const auto& indexing = kernels::on(test_device()).indexing;
-  const auto gather = [&](const Tensor& table, const Tensor& index, const Tensor& out) {
-    indexing.gather("embedding", kernels::row_elements(table, out.shape()), 0,
-                    index.unsqueeze(-1).expand(out.shape()), out);
-  };
-  const Index columns = s.columns();
-  {
-    const Tensor table = pattern(s), out = empty({4, columns}, there(bfloat16));
-    const Index rows[] = {s.rows - 1, 0, s.rows - 2, s.rows / 2};
-    gather(table,
-           numbers(
-               4, [&](Index i) { return static_cast<double>(rows[i]); }, {4}, int64),
-           out);
-    const auto found = to_vector(out);
-    for (Index i = 0; i < 4 * columns; ++i)
-      ASSERT_EQ(found[static_cast<std::size_t>(i)], as_pattern(rows[i / columns], i % columns))
-          << i;
-  }
-  {
-    const Tensor table = pattern(31, columns, bfloat16),
-                 out = empty({s.rows, columns}, there(bfloat16));
-    gather(table,
-           numbers(
-               s.rows, [](Index i) { return static_cast<double>(i * 5 % 31); }, {s.rows}, int64),
-           out);
-    expect_elements(out, columns, [](Index r, Index c) { return as_pattern(r * 5 % 31, c); });
-  }
-  const Tensor gradient = zeros({s.rows, columns}, there(float32));
-  const auto last = static_cast<double>(s.rows - 1);
-  const Tensor indices = tensor({last, 0, last}, {int64}).to(test_device());
-  indexing.add_rows(full({3, columns}, 2, there(bfloat16)), indices, gradient);
-  expect_elements(gradient, columns, [&](Index r, Index) {
-    return r == 0 ? 2.0 : r == s.rows - 1 ? 4.0 : 0.0;
-  });
-  EXPECT_EQ(total(gradient), 6.0 * static_cast<double>(columns));
 }
 
 // The position in (N, C, H, W) of an element of the memory.
@@ -472,15 +434,10 @@ struct Family {
   int gigabytes;
 };
 const Family families[] = {
-    {"Copies", copies, 14},
-    {"Elementwise", elementwise_functions, 11},
-    {"Reductions", reductions, 5},
-    {"Softmax", softmax_of_rows, 14},
-    {"Embeddings", embeddings, 9},
-    {"Pooling", pooling, 11},
-    {"BatchNorm", batch_norm, 19},
-    {"LayerNorm", layer_norm, 14},
-    {"Optimizers", optimizer_steps, 9},
+    {"Copies", copies, 14},        {"Elementwise", elementwise_functions, 11},
+    {"Reductions", reductions, 5}, {"Softmax", softmax_of_rows, 14},
+    {"Pooling", pooling, 11},      {"BatchNorm", batch_norm, 19},
+    {"LayerNorm", layer_norm, 14}, {"Optimizers", optimizer_steps, 9},
     {"Random", random_numbers, 7},
 };
 
@@ -518,4 +475,4 @@ TEST(LargeSizes, OfASingleDimensionAreRefusedWherePositionsHave32Bits) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::large_test

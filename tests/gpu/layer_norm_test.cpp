@@ -10,7 +10,7 @@
 
 #include <cmath>
 
-namespace tutti {
+namespace tutti::layer_norm_test {
 namespace {
 
 using test::relative_error;
@@ -72,4 +72,4 @@ TEST(LayerNorm, IsTheCpusInFloat64) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::layer_norm_test

@@ -3,7 +3,6 @@
 
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
-#include <tutti/autograd/recompute.h>
 #include <tutti/core/create.h>
 #include <tutti/core/cuda/pinned_memory.h>
 #include <tutti/core/cuda/runtime.h>
@@ -15,7 +14,7 @@
 #include <functional>
 #include <thread>
 
-namespace tutti {
+namespace tutti::memory_test {
 namespace {
 
 using test::test_device;
@@ -154,26 +153,6 @@ TEST(Memory, AfterAResidualALayerKeepsAMaskAndNotItsOutput) {
     }
 }
 
-// The first run under recomputation records nothing and keeps no mask; the second run makes it.
-TEST(Memory, RecomputationMakesTheMaskWhenItRunsAgain) {
-  const auto make = [] { return randn({3, 5, 7}).to(test_device()); };
-  const Tensor vx = make(), vr = make(), dy = make();
-  nn::BatchNorm layer({.channels = 5, .device = test_device()});
-  const auto run = [&](bool later) {
-    const Tensor x = vx.clone().requires_grad_(), residual = vr.clone().requires_grad_();
-    const auto block = [&](const std::vector<Tensor>& in) {
-      return layer.forward(in[0], {.residual = in[1], .relu = true});
-    };
-    const Tensor y = later ? recompute(block, {x, residual}) : block({x, residual});
-    layer.zero_grad();
-    y.backward(dy);
-    return std::vector{y.detach(), x.grad(), residual.grad(), layer.weight.grad()};
-  };
-  const auto expected = run(false), got = run(true);
-  for (std::size_t i = 0; i < got.size(); ++i)
-    EXPECT_EQ(to_vector(got[i]), to_vector(expected[i])) << i;
-}
-
 TEST(Memory, OutOfMemoryNamesTheFigures) {
   try {
     empty({std::int64_t{1} << 42}, {uint8, test_device()});
@@ -231,4 +210,4 @@ TEST(Devices, TensorsGoFromOneToAnother) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::memory_test

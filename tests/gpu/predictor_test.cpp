@@ -4,12 +4,12 @@
 
 #include <tutti/autograd/functions.h>
 #include <tutti/core/create.h>
-#include <tutti/nn/predictor.h>
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/predictor.h>
+#include <tutti/nn/models/resnet.h>
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::predictor_test {
 namespace {
 
 TEST(Predictor, ClassifiesPicturesOfTheHostOnTheDevice) {
@@ -41,4 +41,4 @@ TEST(Predictor, ClassifiesPicturesOfTheHostOnTheDevice) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::predictor_test

@@ -11,12 +11,12 @@ images=/usr/share/datasets/fashion-mnist
 if [ $# -eq 0 ]; then
   cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON -DTUTTI_CUDA=ON -DTUTTI_NATIVE=OFF \
     -DTUTTI_CUDA_ARCHITECTURES=90 -DTUTTI_CUDA_EMULATOR=OFF -DTUTTI_MPI=OFF
-  cmake --build "$build" --target gpu_tests gpu_ranks nccl_processes_tests train_resnet gpu_benchmark
+  cmake --build "$build" --target gpu_tests train_resnet gpu_benchmark
 fi
 
 rm -rf "$carry"
 mkdir -p "$carry/lib" "$carry/images"
-for name in tests/gpu/{gpu_tests,gpu_ranks,nccl_processes_tests} benchmarks/gpu/libgpu_benchmark.so examples/train_resnet; do
+for name in tests/gpu/gpu_tests benchmarks/gpu/libgpu_benchmark.so examples/train_resnet; do
   strip -o "$carry/$(basename "$name")" "$build/$name"
 done
 # The C library is the machine's own; the other libraries of the compiler are used only where the machine has none.

@@ -1,11 +1,11 @@
-// Tests of process groups with CUDA tensors whose ranks are threads: the local backend, which
-// stages them through the host, and the nccl backend with one thread for each device. Ranks as
-// processes are tested in tests/gpu/ranks.
+// Tests of process groups with CUDA tensors whose ranks are threads: staged through the host, and
+// by NCCL with one thread for each device. Ranks as processes are tested in tests/gpu/ranks.
 #include "../distributed/conformance.h"
 #include "../distributed/diverging_rank_case.h"
 #include "../distributed/messages.h"
 #include "../distributed/unused_parameters_case.h"
 #include "../test_device.h"
+#include "nccl_ranks.h"
 
 #include <tutti/autograd/functions.h>
 #include <tutti/core/cuda/graph.h>
@@ -20,11 +20,10 @@
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
-#include <numeric>
 #include <optional>
 #include <thread>
 
-namespace tutti {
+namespace tutti::process_group_test {
 namespace {
 
 using namespace distributed;
@@ -35,23 +34,25 @@ using test::test_device;
 
 TEST(StagedGroup, ConformsOnOneDevice) {
   for (const int ranks : {2, 3})
-    run_ranks(
-        ranks, [](const ProcessGroup& group) { test::check_conformance_on(group, test_device()); },
-        120s);
+    run_ranks(ranks,
+              [](const ProcessGroup& group) {
+                EXPECT_FALSE(group.why_staged().empty());
+                EXPECT_FALSE(group.capabilities(test_device()).device_waits);
+                test::check_conformance_on(group, test_device());
+              },
+              {.timeout = 120s, .nccl = false});
 }
 
-TEST(OneRankOfNccl, IsWhatOneProcessGetsThatAsksForIt) {
+TEST(OneRankOfNccl, IssuesItsCollectives) {
   if (const std::string why = nccl::why_unavailable(); !why.empty()) GTEST_SKIP() << why;
-  {
-    const ProcessGroup group =
-        ProcessGroup::from_environment({.backend = "nccl", .device = 0, .timeout = 60s});
-    EXPECT_EQ(group.backend(), "nccl");
+  test::run_one_rank_of_nccl([](const ProcessGroup& group) {
     EXPECT_TRUE(group.communicates());
+    EXPECT_TRUE(group.capabilities(Device::cuda(0)).device_waits);
     const Tensor x = full({1000}, 3, {.device = Device::cuda(0)});
     group.all_reduce(x).wait();
     EXPECT_EQ(to_vector(x), std::vector<double>(1000, 3));
     EXPECT_EQ(group.traffic().calls, 1);
-  }
+  });
   EXPECT_EQ(ProcessGroup::from_environment(60s).backend(), "single");
 }
 
@@ -62,13 +63,12 @@ class Nccl : public ::testing::TestWithParam<int> {
     if (cuda::device_count() < ranks())
       GTEST_SKIP() << "needs " << ranks() << " GPUs, one for each rank; found "
                    << cuda::device_count();
-    nccl::set_environment();
   }
   static int ranks() { return GetParam(); }
   static Device own(const ProcessGroup& group) { return Device::cuda(group.local_rank()); }
   static void run(const std::function<void(const ProcessGroup&)>& fn,
                   std::chrono::milliseconds timeout = 60s) {
-    run_ranks(ranks(), fn, {.backend = "nccl", .timeout = timeout});
+    run_ranks(ranks(), fn, {.timeout = timeout});
   }
 };
 
@@ -76,7 +76,9 @@ INSTANTIATE_TEST_SUITE_P(Devices, Nccl, ::testing::Values(2, 4));
 
 TEST_P(Nccl, Conforms) {
   run([](const ProcessGroup& group) {
-    EXPECT_EQ(group.backend(), "nccl");
+    EXPECT_EQ(group.why_staged(), "");
+    EXPECT_TRUE(group.capabilities(own(group)).graph_capture);
+    EXPECT_FALSE(group.capabilities(Device::cpu()).device_waits);
     test::check_conformance_on(group, own(group));
   });
 }
@@ -87,14 +89,82 @@ TEST_P(Nccl, RanksMayUseDifferentParameters) {
   });
 }
 
-TEST_P(Nccl, StagesTensorsOfTheHost) {
+TEST_P(Nccl, TensorsOfTheHostGoThroughTheHosts) {
+  run([](const ProcessGroup& group) { test::check_conformance(group); });
+}
+
+TEST_P(Nccl, CallsOnBothPathsAreUnderWayTogether) {
   run([](const ProcessGroup& group) {
-    const Tensor x = full({1000}, group.rank() + 1.0),
-                 all = zeros({group.size(), 2}, {.dtype = int64});
+    const int n = group.size();
+    for (int i = 0; i < 20; ++i) {
+      const Tensor there = full({100}, group.rank() + i, {.device = own(group)}),
+                   here = full({100}, group.rank() - i);
+      Work first = group.all_reduce(i % 2 ? there : here),
+           second = group.all_reduce(i % 2 ? here : there);
+      second.wait();
+      first.wait();
+      EXPECT_EQ(to_vector(there), std::vector<double>(100, n * (n - 1) / 2 + n * i));
+      EXPECT_EQ(to_vector(here), std::vector<double>(100, n * (n - 1) / 2 - n * i));
+    }
+  });
+}
+
+TEST_P(Nccl, MixedDevicesInOneCallShowBothSides) {
+  for (const bool is_first : {true, false})
+    run([&](const ProcessGroup& group) {
+      const Tensor x = ones({4}, {.device = own(group)});
+      if (!is_first) group.all_reduce(x).wait();
+      const std::string text = message_of<DistributedError>([&] {
+        group.all_reduce(group.rank() == 1 ? ones({4}) : x).wait();
+        group.barrier();
+      });
+      expect_contains(text, {"of shape (4,) between GPUs", "of shape (4,) on the hosts"});
+    });
+}
+
+TEST_P(Nccl, ARefusalShowsBothSides) {
+  for (const bool is_first : {true, false})
+    run([&](const ProcessGroup& group) {
+      const Tensor x = ones({4}, {.device = own(group)});
+      if (!is_first) group.all_reduce(x).wait();
+      const std::string text = message_of<Error>([&] {
+        const Tensor expanded = ones({1}, {.device = own(group)}).expand({4});
+        group.all_reduce(group.rank() == 1 ? expanded : x).wait();
+        group.barrier();
+      });
+      expect_contains(text, {"rank 1 at barrier #", "(refused all_reduce: all_reduce: elements of",
+                             "all_reduce(sum) #"});
+    });
+}
+
+TEST_P(Nccl, WhereARankHasNoGpuAllAreStaged) {
+  const int first = cuda::device_count() - ranks() + 1;
+  run_ranks(ranks(),
+            [&](const ProcessGroup& group) {
+              expect_contains(group.why_staged(),
+                              {fmt::format("rank {} has no GPU of its own", group.size() - 1)});
+              EXPECT_FALSE(group.capabilities(Device::cuda(0)).graph_capture);
+              const Tensor x = ones({4}, {.device = Device::cuda(0)});
+              group.all_reduce(x).wait();
+              EXPECT_EQ(to_vector(x), std::vector<double>(4, group.size()));
+            },
+            {.timeout = 60s, .first_device = first});
+  setenv("TUTTI_NCCL", "0", 1);
+  run([](const ProcessGroup& group) {
+    expect_contains(group.why_staged(), {"rank 0 is told not to use NCCL"});
+  });
+  unsetenv("TUTTI_NCCL");
+}
+
+TEST_P(Nccl, TheFirstCallInsideAGraphIsAnError) {
+  run([](const ProcessGroup& group) {
+    const Tensor x = ones({4}, {.device = own(group)});
+    expect_contains(message_of<DeviceError>([&] {
+                      const cuda::Graph graph(own(group), [&] { group.all_reduce(x).wait(); });
+                    }),
+                    {"sets up NCCL", "run the step once before it is captured"});
     group.all_reduce(x).wait();
-    EXPECT_EQ(to_vector(x), std::vector<double>(1000, group.size() * (group.size() + 1) / 2.0));
-    group.all_gather(full({2}, group.rank(), {.dtype = int64}), all).wait();
-    for (int r = 0; r < group.size(); ++r) EXPECT_EQ(all.select(0, r).select(0, 1).item<int>(), r);
+    EXPECT_EQ(to_vector(x), std::vector<double>(4, group.size()));
   });
 }
 
@@ -155,14 +225,12 @@ TEST_P(Nccl, GroupsComeAndGoInAnyOrder) {
   });
 }
 
-// The reports of 240 groups do not fit into one value of the store.
 TEST_P(Nccl, HundredsOfGroupsMayLiveAtOnce) {
   if (!test::emulated()) GTEST_SKIP() << "so many communicators take much of a GPU's memory";
   run([](const ProcessGroup& group) {
     std::vector<ProcessGroup> groups;
     for (int i = 0; i < 240; ++i) groups.push_back(group.split(0));
     const Tensor x = ones({100}, {.device = own(group)});
-    std::this_thread::sleep_for(200ms);  // the watcher publishes the reports
     for (const ProcessGroup& each : {groups.front(), groups.back(), group}) {
       x.fill_(1);
       each.all_reduce(x).wait();
@@ -224,6 +292,7 @@ TEST_P(Nccl, AReplayUnderWayIsNotCutOff) {
   setenv("TUTTI_FAKE_NCCL_CONCURRENT", "1", 1);
   run([](const ProcessGroup& group) {
     const Tensor x = ones({1000}, {.device = own(group)}), y = ones({10}, {.device = own(group)});
+    group.all_reduce(y).wait();  // sets up NCCL, in which the hosts wait for each other
     {
       const ProcessGroup part = group.split(0);
       part.all_reduce(x).wait();
@@ -276,24 +345,21 @@ TEST_P(Nccl, AFailureEndsEveryGroupThoughAGraphHoldsOne) {
   });
 }
 
-TEST_P(Nccl, ASplitThatComesTooLateIsNotLeftBehind) {
-  const auto table = std::make_shared<rendezvous::SharedTable>();
+TEST_P(Nccl, ARankThatDoesNotSetUpIsNamed) {
   std::atomic<int> given_up = 0;
-  std::vector<int> all(static_cast<std::size_t>(ranks()));
-  std::iota(all.begin(), all.end(), 0);
-  std::vector<std::jthread> threads;
-  for (const int rank : all)
-    threads.emplace_back([&, rank] {
-      const auto world = nccl::make_world(rendezvous::in_memory(table, {rank, ranks(), {}, 700ms}),
-                                          {.local_rank = rank});
-      if (rank == 1) {
-        while (given_up < ranks() - 1) std::this_thread::sleep_for(5ms);
-      } else {
-        expect_contains(message_of<TimeoutError>([&] { world->subgroup(all, "late"); }),
-                        {"creating group 'late'", "700 ms"});
+  run(
+      [&](const ProcessGroup& group) {
+        const Tensor x = ones({10}, {.device = own(group)});
+        if (group.rank() == 1) {
+          while (given_up < ranks() - 1) std::this_thread::sleep_for(5ms);
+          return;
+        }
+        const std::string text = message_of<TimeoutError>([&] { group.all_reduce(x).wait(); });
+        expect_contains(
+            text, {"all_reduce #1 of group 'world' (40 B)", "rank 1 did not arrive within 700 ms"});
         ++given_up;
-      }
-    });
+      },
+      700ms);
 }
 
 TEST_P(Nccl, AMissingRankIsNamedAtTheDeadline) {
@@ -326,138 +392,40 @@ TEST_P(Nccl, ErrorsNameTheDivergingRankAndItsLayer) {
         [&](const ProcessGroup& group) {
           const std::string text =
               message_of<Error>([&] { test::diverge(fault, group, own(group)); });
-          expect_contains(text, test::expected_words(fault, group));
+          expect_contains(text, test::expected_words(fault, group, own(group)));
         },
         test::diverging_rank_timeout);
 }
 
+TEST_P(Nccl, ATensorOnTheDeviceOfAnotherRankIsRefused) {
+  run([](const ProcessGroup& group) {
+    const Device other = Device::cuda(group.rank() == 0 ? 1 : 0);
+    const std::string text =
+        message_of<DeviceError>([&] { group.all_reduce(ones({3}, {.device = other})).wait(); });
+    expect_contains(text, {"all_reduce: expected a tensor on cuda:" + std::to_string(group.rank()),
+                           "got one on " + to_string(other), "`nccl` to false"});
+  });
+}
+
+// The first call is compared before it starts, later ones where they take long.
 TEST_P(Nccl, MismatchesShowBothSidesOnEveryRank) {
-  run([](const ProcessGroup& group) {
-    const bool odd = group.rank() == 1;
-    group.barrier();
-    const std::string text = message_of<DistributedError>([&] {
-      group
-          .all_reduce(ones({odd ? 5 : 4}, {.device = own(group)}), ReduceOp::sum,
-                      {.name = odd ? "layer3.0.bn1" : "layer3.0.bn2"})
-          .wait();
-      group.barrier();
-    });
-    expect_contains(text, {"rank 0 at all_reduce(sum) #2 of float32 of shape (4,) (layer3.0.bn2)",
-                           "rank 1 at all_reduce(sum) #2 of float32 of shape (5,) (layer3.0.bn1)"});
-  });
-}
-
-TEST_P(Nccl, AnExceptionReachesEverybody) {
-  const std::string cause = message_of<ValueError>([&] {
-    run([](const ProcessGroup& group) {
-      group.barrier();
-      if (group.rank() == 1) throw ValueError("the disk is full");
-      expect_contains(message_of<DistributedError>([&] {
-                        group.all_reduce(ones({3}, {.device = own(group)})).wait();
-                        group.barrier();
-                      }),
-                      {"rank 1 failed", "the disk is full"});
-    });
-  });
-  EXPECT_EQ(cause, "the disk is full");
-}
-
-TEST_P(Nccl, AbortReachesARankThatWaits) {
-  run([](const ProcessGroup& group) {
-    if (group.rank() == 0) group.abort("parameter 'head.weight' got no gradient");
-    else
-      expect_contains(message_of<DistributedError>([&] { group.barrier(); }),
-                      {"rank 0 gave up", "head.weight"});
-  });
-}
-
-TEST_P(Nccl, ARankThatReturnsEarlyIsNamed) {
-  run([](const ProcessGroup& group) {
-    group.barrier();
-    if (group.rank() == 1) return;
-    expect_contains(message_of<DistributedError>([&] { group.barrier({.name = "epoch"}); }),
-                    {"barrier #2", "epoch", "rank 1 will never arrive", "destroyed"});
-  });
-}
-
-TEST_P(Nccl, TwoRanksOfOneDeviceAreRefused) {
-  const auto table = std::make_shared<rendezvous::SharedTable>();
-  std::vector<std::jthread> threads;
-  for (const int rank : {0, 1})
-    threads.emplace_back([&table, rank] {
-      expect_contains(message_of<DistributedError>([&] {
-                        nccl::make_world(rendezvous::in_memory(table, {rank, 2, {}, 20s}),
-                                         {.local_rank = rank, .device = 0});
-                      }),
-                      {"ranks 0 and 1 have the same GPU", "TUTTI_NCCL_SHARE_GPU=1"});
-    });
-}
-
-// ---- values of the store that no rank of tutti has written
-
-TEST_P(Nccl, AMalformedSeatOrAnswerOfAnotherRankIsRefused) {
-  for (const int rank : {0, 1}) {
-    const auto table = std::make_shared<rendezvous::SharedTable>();
-    const auto other = rendezvous::in_memory(table, {1 - rank, 2});
-    other->set(rank == 0 ? "seats/1" : "seats answers/1", "none");
-    expect_contains(
-        message_of<DistributedError>([&] {
-          nccl::make_world(rendezvous::in_memory(table, {rank, 2, {}, 20s}), {.local_rank = rank});
-        }),
-        {fmt::format("GPUs of rank {}, got 4 other bytes", 1 - rank)});
-    // The others learn why.
-    const auto failure = other->failure();
-    ASSERT_TRUE(failure);
-    expect_contains(failure->what, {fmt::format("rank {} could not start", rank), "other bytes"});
-  }
-}
-
-TEST_P(Nccl, AMalformedReportOrFailureFailsEveryRank) {
-  for (const std::string key : {"state/1", "failure"}) {
-    const auto table = std::make_shared<rendezvous::SharedTable>();
-    std::atomic<int> failed = 0;
-    std::vector<std::jthread> threads;
-    for (const int rank : {0, 1})
-      threads.emplace_back([&, rank] {
-        const ProcessGroup group(nccl::make_world(rendezvous::in_memory(table, {rank, 2, {}, 20s}),
-                                                  {.local_rank = rank}));
+  for (const bool is_first : {true, false})
+    run([&](const ProcessGroup& group) {
+      const bool odd = group.rank() == 1;
+      if (is_first) group.barrier();
+      else group.all_reduce(ones({3}, {.device = own(group)})).wait();
+      const std::string text = message_of<DistributedError>([&] {
+        group
+            .all_reduce(ones({odd ? 5 : 4}, {.device = own(group)}), ReduceOp::sum,
+                        {.name = odd ? "layer3.0.bn1" : "layer3.0.bn2"})
+            .wait();
         group.barrier();
-        if (rank == 1) {
-          std::this_thread::sleep_for(300ms);  // the report about the barrier has been published
-          while (failed == 0) {  // the watcher may publish a report of its own meanwhile
-            rendezvous::in_memory(table, {1, 2})->set(key, "malformed");
-            std::this_thread::sleep_for(5ms);
-          }
-        }
-        // A barrier that rank 0 has joined before it failed may still let rank 1 pass, the next
-        // cannot.
-        const auto wait_for_failure = [&] {
-          while (true) group.barrier();
-        };
-        expect_contains(
-            message_of<DistributedError>(wait_for_failure),
-            {key == "failure" ? "that no rank of tutti has written" : "the report of rank 1"});
-        ++failed;
       });
-  }
-}
-
-TEST_P(Nccl, ADeviceThatIsNotThereFailsAllOfThem) {
-  const auto table = std::make_shared<rendezvous::SharedTable>();
-  std::vector<std::jthread> threads;
-  threads.emplace_back([&] {
-    EXPECT_THROW(nccl::make_world(rendezvous::in_memory(table, {0, 2, {}, 20s}),
-                                  {.local_rank = 0, .device = 99}),
-                 DeviceError);
-  });
-  threads.emplace_back([&] {
-    expect_contains(message_of<DistributedError>([&] {
-                      nccl::make_world(rendezvous::in_memory(table, {1, 2, {}, 20s}),
-                                       {.local_rank = 1, .device = 1});
-                    }),
-                    {"rank 0 could not start", "cuda:99"});
-  });
+      expect_contains(text,
+                      {"rank 0 at all_reduce(sum) #2 of float32 of shape (4,) (layer3.0.bn2)",
+                       "rank 1 at all_reduce(sum) #2 of float32 of shape (5,) (layer3.0.bn1)"});
+    });
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::process_group_test

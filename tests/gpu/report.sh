@@ -1,5 +1,5 @@
 #!/bin/bash
-# Prints the registers and spills of the normalisation and optimizer kernels as the Markdown table of docs/kernels.md.
+# Prints the registers and spills of the normalisation and optimizer kernels as the Markdown table of benchmarks/results/cuda_kernels.md.
 # It needs nvcc but no GPU. Usage: tests/gpu/report.sh [architecture ...]   (default: 80 90)
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -23,7 +23,7 @@
 #include <memory>
 #include <optional>
 
-namespace tutti {
+namespace tutti::rounded_weights_test {
 namespace {
 
 using kernels::rounded_weight;
@@ -64,7 +64,7 @@ TEST(RoundedWeights, OptimizersKeepThemCurrent) {
         return std::make_unique<optim::SGD>(p, optim::SGD::Options{.lr = 0.1, .momentum = 0.9});
       },
       [](const auto& p) {
-        return std::make_unique<optim::Adam>(p, optim::Adam::Options{.lr = 0.1, .amsgrad = true});
+        return std::make_unique<optim::Adam>(p, optim::Adam::Options{.lr = 0.1});
       },
       [](const auto& p) {
         return std::make_unique<optim::LARS>(p, optim::LARS::Options{.lr = 0.1});
@@ -327,4 +327,4 @@ TEST(RoundedWeights, GradientsAreFloat32ForEverybodyElse) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::rounded_weights_test

@@ -55,7 +55,7 @@ memcheck() {
     --gtest_filter='SmallKernels*'
 }
 
-ranks() { NCCL_DEBUG=WARN "$carry/nccl_processes_tests"; }
+ranks() { NCCL_DEBUG=WARN "$carry/gpu_tests" --gtest_brief=1 --gtest_filter='*Nccl*'; }
 
 # train NAME FLAG... trains for an epoch.
 train() {
@@ -134,7 +134,7 @@ done
 # cuDNN, NCCL and cuBLASLt are the system's or, if it has none, those of PyTorch's wheels.
 wheels=$(python3 -c 'import nvidia, os; print(list(nvidia.__path__)[0])' 2>/dev/null || true)
 for folder in ${wheels:+"$wheels"/*/lib}; do LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder; done
-export LD_LIBRARY_PATH=$carry/used${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} OMP_WAIT_POLICY=passive
+export LD_LIBRARY_PATH=$carry/used${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
 note "commit $(cat "$carry/commit"), call $call"
 command -v nvidia-smi >/dev/null &&

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::settings_test {
 namespace {
 
 using test::normal;
@@ -111,4 +111,4 @@ TEST_F(Settings, AutotuneWaitsOnceForEachShape) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::settings_test

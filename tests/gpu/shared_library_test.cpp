@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 #include <cmath>
 
-using namespace tutti;
-using cuda::SharedLibrary;
-
+namespace tutti::shared_library_test {
 namespace {
+
+using cuda::SharedLibrary;
 
 std::string error_of(const std::function<void()>& call) {
   try {
@@ -18,8 +18,6 @@ std::string error_of(const std::function<void()>& call) {
   }
   return "no DeviceError";
 }
-
-}  // namespace
 
 TEST(SharedLibrary, CallsAFunctionThatItFindsByItsName) {
   const SharedLibrary math("the C library", "libm.so.6", "");
@@ -42,3 +40,6 @@ TEST(SharedLibrary, AnAbsentFunctionAsksForALaterVersion) {
   EXPECT_NE(text.find("no function cuThingCreate"), std::string::npos) << text;
   EXPECT_NE(text.find("later version"), std::string::npos) << text;
 }
+
+}  // namespace
+}  // namespace tutti::shared_library_test

@@ -4,18 +4,20 @@
 
 #include <tutti/distributed/process_group.h>
 
-namespace tutti {
+namespace tutti::sync_batch_norm_test {
 namespace {
 
 using distributed::run_ranks;
 using std::chrono::seconds;
 
 TEST(SyncBatchNormOnADevice, RanksEqualOneProcessOnTheWholeBatch) {
-  run_ranks(2, test::check_sync_batch_norm_against_one_process, seconds(200));
+  run_ranks(2, test::check_sync_batch_norm_against_one_process,
+            {.timeout = seconds(200), .nccl = false});
 }
 TEST(SyncBatchNormOnADevice, RanksEqualOneProcessWithEveryOption) {
-  run_ranks(3, test::check_sync_batch_norm_options_against_one_process, seconds(200));
+  run_ranks(3, test::check_sync_batch_norm_options_against_one_process,
+            {.timeout = seconds(200), .nccl = false});
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::sync_batch_norm_test

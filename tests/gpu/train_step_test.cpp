@@ -3,6 +3,7 @@
 // changes nothing.
 #include "../distributed/messages.h"
 #include "../test_device.h"
+#include "nccl_ranks.h"
 #include "twin_backend.h"
 
 #include <tutti/autograd/functions.h>
@@ -18,12 +19,12 @@
 #include <tutti/nn/batch_norm/convert.h>
 #include <tutti/nn/batch_norm/sync_batch_norm.h>
 #include <tutti/nn/functional/loss.h>
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/resnet.h>
 #include <tutti/optim/sgd.h>
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::train_step_test {
 namespace {
 
 using test::expect_contains;
@@ -163,27 +164,23 @@ TEST(TrainStep, TooFewElementsAreFoundLater) {
 TEST(TrainStep, OneRankOfNcclIssuesItsCollectives) {
   if (const std::string why = distributed::nccl::why_unavailable(); !why.empty())
     GTEST_SKIP() << why;
-  distributed::run_ranks(1,
-                         [](const ProcessGroup& group) {
-                           EXPECT_TRUE(group.communicates());
-                           nn::SyncBatchNorm bn({.channels = 4, .group = group});
-                           nn::BatchNorm alone({.channels = 4});
-                           bn.to(test_device()), alone.to(test_device());
-                           const Tensor x = randn({5, 4, 3, 3}).to(test_device());
-                           const Tensor y = bn(x);
-                           y.backward(x);
-                           const Tensor expected = alone(x);
-                           expected.backward(x);
-                           EXPECT_EQ(group.for_normalization().traffic().calls, 2);
-                           const auto a = to_vector(y), b = to_vector(expected),
-                                      da = to_vector(bn.weight.grad()),
-                                      db = to_vector(alone.weight.grad());
-                           for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-5);
-                           for (std::size_t i = 0; i < da.size(); ++i)
-                             EXPECT_NEAR(da[i], db[i], 1e-3);
-                           bn.check_statistics();
-                         },
-                         {.backend = "nccl", .timeout = std::chrono::seconds(60)});
+  test::run_one_rank_of_nccl([](const ProcessGroup& group) {
+    EXPECT_TRUE(group.communicates());
+    nn::SyncBatchNorm bn({.channels = 4, .group = group});
+    nn::BatchNorm alone({.channels = 4});
+    bn.to(test_device()), alone.to(test_device());
+    const Tensor x = randn({5, 4, 3, 3}).to(test_device());
+    const Tensor y = bn(x);
+    y.backward(x);
+    const Tensor expected = alone(x);
+    expected.backward(x);
+    EXPECT_EQ(group.for_normalization().traffic().calls, 2);
+    const auto a = to_vector(y), b = to_vector(expected), da = to_vector(bn.weight.grad()),
+               db = to_vector(alone.weight.grad());
+    for (std::size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-5);
+    for (std::size_t i = 0; i < da.size(); ++i) EXPECT_NEAR(da[i], db[i], 1e-3);
+    bn.check_statistics();
+  });
 }
 
 // The nodes of a captured backward count its kernels.
@@ -255,4 +252,4 @@ TEST(TrainStep, ItsCollectivesAreRecordedIntoAGraph) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::train_step_test

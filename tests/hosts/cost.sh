@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # cost.sh delay|rate COST_PROGRAM FOLDER: what SyncBatchNorm of 1,024 channels takes longer on two hosts whose links are
-# slow, against the model of docs/scaling.md: two all-reduces of 8 (2 C + 8) bytes, each of a latency and a time for each
+# slow, against the model of benchmarks/results/scaling.md: two all-reduces of 8 (2 C + 8) bytes, each of a latency and a time for each
 # byte. A delay needs netem of the kernel, a rate its token bucket.
 set -euo pipefail
 kind=$1 program=$2 folder=$3

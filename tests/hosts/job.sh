@@ -6,7 +6,7 @@
 export OMPI_MCA_plm_rsh_agent OMPI_MCA_plm_rsh_no_tree_spawn=1 OMPI_MCA_btl=tcp,self,vader
 export OMPI_MCA_mpi_yield_when_idle=1
 OMPI_MCA_plm_rsh_agent=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/remote_shell.sh
-export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
+export OMP_NUM_THREADS=1
 launcher=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../examples" && pwd)/launch.sh
 case $(mpirun --version 2>/dev/null | head -1) in
   *"Open MPI) 4."*) ;;

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace tutti::kernels {
+namespace tutti::kernels::batch_norm_math_test {
 namespace {
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
@@ -84,4 +84,4 @@ TEST(BatchNormMath, FingerprintsAgreeOnlyIfAllAreEqual) {
 }
 
 }  // namespace
-}  // namespace tutti::kernels
+}  // namespace tutti::kernels::batch_norm_math_test

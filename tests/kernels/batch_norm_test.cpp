@@ -18,7 +18,7 @@
 #include <numeric>
 #include <utility>
 
-namespace tutti {
+namespace tutti::batch_norm_test {
 namespace {
 
 using Values = std::vector<double>;
@@ -629,38 +629,6 @@ TEST(BatchNormKernels, Gradients) {
   }
 }
 
-// A second part of the gradient gives the bits that the sum of both parts gives, in place as well.
-TEST(BatchNormKernels, GradientSumsAddASecondPart) {
-  const OneThread one;
-  Generator random(24);
-  bool weighted = false;
-  for (const Case& c : cases()) {
-    SCOPED_TRACE(c.text());
-    const Step s(c, random);
-    const Tensor y = poisoned(c), mask = s.poisoned_mask(), part = random_tensor(c, random),
-                 total = s.dy.clone();
-    table().apply(s.x, s.to(true, true, mask), y);
-    test::elementwise().axpy(1, part, total);
-    kernels::SavedForward of = s.grad(true, true, mask, y);
-    of.weighted = weighted = !weighted;
-    std::array<Values, 2> results;
-    for (const bool two : {false, true}) {
-      const Tensor sums = packet(c.channels()), dw = zeros({c.channels()}),
-                   db = zeros({c.channels()}), masked = two ? s.dy : poisoned(c);
-      table().gradient_sums({.dy = two ? s.dy : total,
-                             .addend = two ? part : Tensor(),
-                             .saved = of,
-                             .sums = sums,
-                             .masked_dy = masked,
-                             .weight_grad = dw,
-                             .bias_grad = db});
-      for (const Tensor& written : {masked, sums, dw, db})
-        for (const double value : to_vector(written)) results[two].push_back(value);
-    }
-    EXPECT_EQ(results[1], results[0]);
-  }
-}
-
 // A mean of 30,000 is rounded to float32 by up to 1e-3, which the sums and dx correct.
 TEST(BatchNormKernels, GradientsLoseNothingAtLargeMeans) {
   Generator random(23);
@@ -948,4 +916,4 @@ TEST(BatchNormKernels, TheThreadCountChangesNoBit) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::batch_norm_test

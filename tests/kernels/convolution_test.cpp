@@ -12,7 +12,7 @@
 
 #include <thread>
 
-namespace tutti {
+namespace tutti::convolution_test {
 namespace {
 
 using kernels::ConvOptions;
@@ -245,4 +245,4 @@ TEST(Convolution, FromSeveralThreadsAtOnce) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::convolution_test

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-namespace tutti {
+namespace tutti::cpu_level_test {
 namespace {
 
 constexpr CpuLevel levels[] = {CpuLevel::baseline, CpuLevel::avx2, CpuLevel::avx512,
@@ -50,4 +50,4 @@ TEST(CpuLevels, TheKernelsHaveTheLevelThatTheEnvironmentNames) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::cpu_level_test

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <functional>
 
-namespace tutti {
+namespace tutti::elementwise_test {
 namespace {
 
 using kernels::Binary;
@@ -54,11 +54,8 @@ const std::vector<UnaryOp>& unary_ops() {
       {Unary::sine, [](double x) { return std::sin(x); }},
       {Unary::cosine, [](double x) { return std::cos(x); }},
       {Unary::tanh, [](double x) { return std::tanh(x); }},
-      {Unary::silu, [](double x) { return x / (1 + std::exp(-x)); }},
-      {Unary::hardswish, [](double x) { return x * std::clamp(x + 3, 0.0, 6.0) / 6; }},
       {Unary::sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }},
       {Unary::relu, [](double x) { return x > 0 || std::isnan(x) ? x : 0; }},
-      {Unary::gelu, [](double x) { return x * 0.5 * std::erfc(-x * std::sqrt(0.5)); }},
       {Unary::sign, [](double x) { return std::isnan(x) ? x : (x > 0) - (x < 0); }},
       {Unary::softplus,
        [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }},
@@ -83,25 +80,9 @@ TEST(ElementwiseKernels, UnaryMatchesPlainLoopsInEveryLayout) {
         const std::vector<double> in = to_vector(x);
         std::vector<double> got = to_vector(out), expected = in;
         for (double& v : expected) v = reference(v);
-        if (op == Unary::gelu)  // x times 1 + erf, which is exact to a rounding of 1 however small
-          for (std::size_t i = 0; i < in.size(); ++i) got[i] += in[i], expected[i] += in[i];
         EXPECT_LE(finite_relative_error(got, expected), tolerance(dtype))
             << static_cast<int>(op) << " " << to_string(dtype) << " " << to_string(x.shape());
       }
-}
-
-TEST(ElementwiseKernels, LogarithmsNearOneKeepTheirDigits) {
-  Generator generator(110);
-  for (const DType dtype : {float32, float64}) {
-    const Tensor x = random_layout(
-                     tensor({0, 1e-30, -1e-8, 1e-8, -1e-3, 3e-2, 2, -0.5, -1}, {dtype}), generator),
-                 out = poisoned(x.shape(), dtype, generator);
-    table().unary(Unary::log1p, x, out);
-    const std::vector<double> in = to_vector(x), got = to_vector(out);
-    for (std::size_t i = 0; i + 1 < in.size(); ++i)
-      EXPECT_NEAR(got[i], std::log1p(in[i]), tolerance(dtype) * std::abs(in[i])) << in[i];
-    EXPECT_EQ(got.back(), -INFINITY);
-  }
 }
 
 struct BinaryOp {
@@ -127,22 +108,6 @@ const std::vector<BinaryOp>& binary_ops() {
       {Binary::greater_equal, [](double x, double y) { return x >= y; }},
       {Binary::leaky_relu, [](double x, double slope) { return x > 0 ? x : slope * x; }, true},
       {Binary::relu_grad, [](double g, double y) { return y > 0 ? g : 0; }, true},
-      {Binary::gelu_grad,
-       [](double g, double x) {
-         return g * (0.5 * std::erfc(-x * std::sqrt(0.5)) +
-                     x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI));
-       },
-       true},
-      {Binary::silu_grad,
-       [](double g, double x) {
-         const double s = 1 / (1 + std::exp(-x));
-         return g * (s + x * s * (1 - s));
-       },
-       true},
-      {Binary::hardswish_grad,
-       [](double g, double x) { return x <= -3  ? 0
-                                       : x >= 3 ? g
-                                                : g * (2 * x + 3) / 6; }, true},
       {Binary::sigmoid_grad, [](double g, double y) { return g * y * (1 - y); }, true},
       {Binary::tanh_grad, [](double g, double y) { return g * (1 - y * y); }, true},
   };
@@ -163,7 +128,6 @@ TEST(ElementwiseKernels, BinaryMatchesPlainLoopsInEveryLayoutAndBroadcast) {
           Tensor x =
               randint(5, s, {float64}, generator)
                   .add_(scalar(of == Binary::power || of == Binary::subtract ? 1 : 0, {float64}));
-          if (of == Binary::gelu_grad) x.mul_(0.3);
           return random_layout(x.to(dtype), generator);
         };
         const Tensor a = operand(broadcastable(shape, generator));
@@ -411,4 +375,4 @@ TEST(ElementwiseKernels, ResultsDoNotDependOnTheThreadCount) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::elementwise_test

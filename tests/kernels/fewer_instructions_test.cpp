@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::fewer_instructions_test {
 namespace {
 
 class FewerInstructions : public testing::TestWithParam<const char*> {};
@@ -27,4 +27,4 @@ TEST_P(FewerInstructions, ProductsAndConvolutionsAreRight) {
 INSTANTIATE_TEST_SUITE_P(Processors, FewerInstructions, testing::Values("AVX2", "AVX512_CORE"));
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::fewer_instructions_test

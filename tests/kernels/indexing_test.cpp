@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::indexing_test {
 namespace {
 
 using test::random_layout;
@@ -84,7 +84,7 @@ TEST(IndexingKernels, AnIndexOutsideIsAnErrorOrNan) {
     } else {
       const Tensor sums = zeros({3, 2});
       table().gather("gather", x, 0, index, out);
-      table().scatter_add(ones({1, 2}), 0, index, sums);
+      table().scatter_add("gather", ones({1, 2}), 0, index, sums);
       EXPECT_TRUE(std::isnan(to_vector(out)[0]));
       EXPECT_EQ(to_vector(out)[1], 1);
       EXPECT_EQ(to_vector(sums), (std::vector<double>{0, 0, 0, 1, 0, 0}));
@@ -101,7 +101,7 @@ TEST(IndexingKernels, GradientsAddUpInTheOrderOfThePositions) {
           random_layout(randint(c.x[c.dim], c.index, {int64}, generator), generator);
       const Tensor g = random_layout(randn(c.index, {float64}, generator).to(dtype), generator);
       const Tensor before = randn(c.x, {wide}, generator), sums = random_layout(before, generator);
-      table().scatter_add(g, c.dim, index, sums);
+      table().scatter_add("gather", g, c.dim, index, sums);
       const auto values = to_vector(g);
       std::vector<double> expected = to_vector(before);
       // The row-major order of the index is the order along the dimension for each element of x.
@@ -116,10 +116,10 @@ TEST(IndexingKernels, GradientsAddUpInTheOrderOfThePositions) {
 
 TEST(IndexingKernels, GradientsAddUpInTheDtypeOfTheOutput) {
   const Tensor g = full({1000}, 0.1), index = zeros({1000}, {int64}), out = zeros({2}, {float64});
-  table().scatter_add(g, 0, index, out);
+  table().scatter_add("gather", g, 0, index, out);
   EXPECT_NEAR(to_vector(out)[0], 1000 * double{0.1f}, 1e-9);
   EXPECT_EQ(to_vector(out)[1], 0);
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::indexing_test

@@ -9,7 +9,7 @@
 #include <array>
 #include <cmath>
 
-namespace tutti {
+namespace tutti::interpolation_test {
 namespace {
 
 using kernels::InterpolationOptions;
@@ -51,6 +51,7 @@ Case random_case(int spatial, bool linear) {
 // The weight of input i in output o: a hat around the position, which is clamped to the input.
 double weight(const Case& c, int d, std::int64_t o, std::int64_t i) {
   const auto in = static_cast<double>(c.x[d + 2]), out = static_cast<double>(c.y[d + 2]);
+  if (c.options.linear && in == out) return o == i;  // a copy, whatever the factor, as in PyTorch
   const double scale = c.options.align_corners ? (out > 1 ? (in - 1) / (out - 1) : 0)
                        : c.options.factors.empty()
                            ? in / out
@@ -126,4 +127,4 @@ TEST(InterpolationKernels, HaveTheSameBitsForEveryNumberOfThreads) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::interpolation_test

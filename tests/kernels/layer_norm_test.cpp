@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::layer_norm_test {
 namespace {
 
 using test::Guarded;
@@ -173,4 +173,4 @@ TEST(LayerNormKernels, WithoutRowsTheParameterGradientsAreZero) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::layer_norm_test

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-namespace tutti {
+namespace tutti::matmul_layout_test {
 namespace {
 
 using kernels::cuda::batch_dims;
@@ -100,4 +100,4 @@ TEST(MatmulLayout, DenseBatchesBecomeOne) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::matmul_layout_test

@@ -13,7 +13,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::optimizer_test {
 namespace {
 
 using kernels::FusedUpdate;
@@ -179,8 +179,7 @@ TEST(OptimizerKernels, SgdFollowsItsFormula) {
 }
 
 TEST(OptimizerKernels, AdamFollowsItsFormula) {
-  for (const auto& [decoupled, amsgrad] :
-       {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+  for (const bool decoupled : {false, true}) {
     Lists lists(802);
     const optim::Adam::Options o{
         .lr = 0.02, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1};
@@ -191,18 +190,15 @@ TEST(OptimizerKernels, AdamFollowsItsFormula) {
                                     .weight_decay = &o.weight_decay,
                                     .decoupled = decoupled};
     check(
-        lists, lists.updates(amsgrad ? 3 : 2),
-        [&](const auto& updates) { table().adam(options, updates); },
+        lists, lists.updates(2), [&](const auto& updates) { table().adam(options, updates); },
         [&](Numbers& n, std::size_t, double step) {
           for (std::size_t i = 0; i < n.p.size(); ++i) {
             double &m = n.states[0][i], &v = n.states[1][i];
             const double g = n.g[i] + (options.decoupled ? 0 : o.weight_decay * n.p[i]);
             m = o.beta1 * m + (1 - o.beta1) * g;
             v = o.beta2 * v + (1 - o.beta2) * g * g;
-            double largest = v;
-            if (n.states.size() > 2) largest = n.states[2][i] = std::max(n.states[2][i], v);
             const double m_hat = m / (1 - std::pow(o.beta1, step)),
-                         v_hat = largest / (1 - std::pow(o.beta2, step));
+                         v_hat = v / (1 - std::pow(o.beta2, step));
             if (options.decoupled) n.p[i] *= 1 - o.lr * o.weight_decay;
             n.p[i] -= o.lr * m_hat / (std::sqrt(v_hat) + o.eps);
           }
@@ -277,25 +273,6 @@ TEST(OptimizerKernels, SumsOfSquaresAndClipping) {
   lists.expect_intact();
 }
 
-TEST(OptimizerKernels, ClippingByValueLimitsEveryElement) {
-  Lists lists(806);
-  const std::vector<Tensor> tensors = lists.tensors();
-  const Tensor& first = tensors.front();
-  first.flatten().select(0, 0).fill_(NAN);
-  std::vector<Values> expected;
-  for (const Tensor& t : tensors) {
-    expected.push_back(to_vector(t));
-    for (double& v : expected.back()) v = v > 0.5 ? 0.5 : v < -0.5 ? -0.5 : v;  // 0.5 is exact.
-  }
-  table().clip_values(tensors, 0.5);
-  table().clip_values({}, 0.5);
-  EXPECT_TRUE(std::isnan(to_vector(first)[0]));
-  expected.front()[0] = 0;
-  first.flatten().select(0, 0).fill_(0);
-  for (std::size_t i = 0; i < tensors.size(); ++i) EXPECT_EQ(to_vector(tensors[i]), expected[i]);
-  lists.expect_intact();
-}
-
 TEST(OptimizerKernels, UnscalingDividesAndFindsWhatIsNotFinite) {
   for (const double poison : {0.0, double(INFINITY), -double(INFINITY), double(NAN)}) {
     Lists lists(805);
@@ -345,4 +322,4 @@ TEST(OptimizerKernels, ScalingIntoOtherTensorsGivesTheBitsOfSingleOperations) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::optimizer_test

@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-namespace tutti {
+namespace tutti::plan_list_test {
 namespace {
 
 struct FakePlan {
@@ -230,4 +230,4 @@ TEST_F(PlanListTest, TimingTakesThePlansAboveTheLimitWhereThereAreNoOthers) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::plan_list_test

@@ -6,7 +6,7 @@
 
 #include <array>
 
-namespace tutti {
+namespace tutti::pooling_test {
 namespace {
 
 using kernels::PoolOptions;
@@ -322,4 +322,4 @@ TEST(PoolingKernels, LongWindowsAreNotAddedOneByOne) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::pooling_test

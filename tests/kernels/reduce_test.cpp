@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace tutti {
+namespace tutti::reduce_test {
 namespace {
 
 using kernels::Reduction;
@@ -202,4 +202,4 @@ TEST(ReduceKernels, ResultsDoNotDependOnTheThreadCount) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::reduce_test

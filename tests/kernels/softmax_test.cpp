@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::softmax_test {
 namespace {
 
 using test::finite_relative_error;
@@ -147,4 +147,4 @@ TEST(CrossEntropyKernels, MaskedClassesAndBadTargets) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::softmax_test

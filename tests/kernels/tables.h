@@ -48,7 +48,6 @@ class Moved {
   }
   kernels::GradientSums operator()(const kernels::GradientSums& a) {
     return {.dy = (*this)(a.dy),
-            .addend = (*this)(a.addend),
             .saved = (*this)(a.saved),
             .header = a.header,
             .sums = (*this)(a.sums),
@@ -74,9 +73,6 @@ class Moved {
             .normalization = (*this)(a.normalization),
             .y = (*this)(a.y),
             .report = a.report};
-  }
-  kernels::Epilogue operator()(const kernels::Epilogue& e) {
-    return {(*this)(e.bias), e.activation};
   }
   std::vector<Tensor> operator()(std::span<const Tensor> tensors) {
     std::vector<Tensor> moved;
@@ -184,7 +180,7 @@ inline const kernels::Elementwise& elementwise() {
 }
 inline const kernels::Indexing& indexing() {
   return table<&kernels::Kernels::indexing, &kernels::Indexing::gather,
-               &kernels::Indexing::scatter_add, &kernels::Indexing::add_rows>();
+               &kernels::Indexing::scatter_add>();
 }
 inline const kernels::Interpolation& interpolation() {
   return table<&kernels::Kernels::interpolation, &kernels::Interpolation::forward,
@@ -194,16 +190,15 @@ inline const kernels::LayerNorm& layer_norm() {
   using T = kernels::LayerNorm;
   return table<&kernels::Kernels::layer_norm, &T::forward, &T::input_grad, &T::parameter_grad>();
 }
-inline void matmul(const Tensor& a, const Tensor& b, const kernels::Epilogue& epilogue,
-                   const Tensor& out) {
+inline void matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
   Moved moved;
-  kernels::on(test_device()).matmul(moved(a), moved(b), moved(epilogue), moved(out));
+  kernels::on(test_device()).matmul(moved(a), moved(b), moved(bias), moved(out));
   moved.back();
 }
 inline const kernels::Optimizer& optimizer() {
   using T = kernels::Optimizer;
   return table<&kernels::Kernels::optimizer, &T::sgd, &T::adam, &T::lars, &T::sums_of_squares,
-               &T::clip, &T::clip_values, &T::unscale, &T::scale_into>();
+               &T::clip, &T::unscale, &T::scale_into>();
 }
 inline const kernels::Pooling& pooling() {
   using T = kernels::Pooling;

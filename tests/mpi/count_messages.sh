@@ -1,7 +1,7 @@
 #!/bin/bash
 # Counts the messages that the ranks of an all-reduce send to other hosts, with Open MPI's monitoring component, which
 # also sees the messages of MPI's own collectives. Hosts are emulated (TUTTI_RANKS_PER_HOST). Prints a table, for
-# docs/scaling.md too, and fails where a rank sends more than a small multiple of log2 of the number of hosts, or to
+# benchmarks/results/scaling.md too, and fails where a rank sends more than a small multiple of log2 of the number of hosts, or to
 # more peers, or where a rank of a full host carries more than its share of large data. Two runs with different numbers
 # of collectives are subtracted, so that starting and exiting do not count.
 # Usage: count_messages.sh PROGRAM "RANKS:RANKS_PER_HOST ..." MPIRUN...

@@ -1,11 +1,12 @@
 // A program in which rank 1 fails in a chosen way, and the others print what they get. ctest starts
 // it under mpirun, and expects that text and that the job ends. Usage: mpi_faults FAULT. With
-// own_mpi, finalizes_*, polls_without_threads, comes_late, *_saves, no_threads, returns_errors and
-// model_first no rank fails: the application initialises or finalises MPI, a rank is late, or the
-// model comes before the world.
+// own_mpi, finalizes_*, polls_without_threads, comes_late, *_saves, no_threads,
+// returns_errors and model_first no rank fails: the application initialises or finalises MPI, a
+// rank is late, or the model comes before the world.
 #include "distributed/early_model_case.h"
 
 #include <tutti/core/create.h>
+#include <tutti/distributed/backend.h>
 #include <tutti/distributed/process_group.h>
 
 #include <dlfcn.h>

@@ -37,7 +37,7 @@ wait_for_rows parts 2
 kill -INT "$job"
 wait_for_end
 [ "$code" = 3 ] || fail "expected exit code 3 of threads, got $code"
-ranks=1 start parts last --resume
+ranks=1 start parts last --resume --ranks 1  # not the 5 threads of the run before
 wait_for_end
 [ "$code" = 0 ] || fail "the resumed run failed"
 grep -q 'ranks 5 -> 1' "$folder/last.log" || fail "it does not say how many ranks there were"

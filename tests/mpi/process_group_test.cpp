@@ -9,7 +9,6 @@
 #include "launched.h"
 
 #include <tutti/distributed/backends/mpi/mpi.h>
-#include <tutti/distributed/launch/rendezvous/store.h>
 
 #include <unistd.h>
 
@@ -31,33 +30,10 @@ TEST(Mpi, TheWorldIsWhatMpirunStarted) {
   EXPECT_EQ(std::to_string(world().local_rank()), test::launched_local_rank());
 }
 
-TEST(Mpi, AnExplicitLocalRankStands) {
-  const int rank = std::stoi(test::launched_rank());
-  EXPECT_EQ(ProcessGroup::from_environment({.local_rank = 7 + rank, .timeout = 60s}).local_rank(),
-            7 + rank);
-  EXPECT_EQ(ProcessGroup::from_environment(60s).local_rank(),
-            std::stoi(test::launched_local_rank()));
-}
-
-TEST(Mpi, BringsTheRanksToAStoreWithARandomSecret) {
-  std::string before;
-  for (int i = 0; i < 2; ++i) {
-    const auto store = rendezvous::over(world(), 20s);
-    const std::string secret = store->member().secret;
-    EXPECT_EQ(secret.size(), 64u);  // 256 bits in hexadecimal digits
-    EXPECT_NE(secret, before);
-    const auto of_rank_1 = [](const std::vector<std::string>& secrets) {
-      return std::vector(secrets.size(), secrets.at(1));
-    };
-    EXPECT_EQ(store->gather("secrets", secret, of_rank_1), secret);
-    before = secret;
-  }
-}
-
 TEST(Mpi, Conforms) { test::check_conformance(world()); }
 
 TEST(Mpi, LargeOnesAreReducedInRankOrderToo) {
-  if (!world().capabilities().rank_order_sums)
+  if (!test::adds_in_rank_order(world(), Device::cpu()))
     GTEST_SKIP()
         << "ranks on several hosts add host by host; EqualsRanksAsThreadsToTheBit has that";
   // The tensor has more than one block of the pipeline, and no number of ranks divides its size.
@@ -170,7 +146,7 @@ TEST(Mpi, AHundredGroupsLeaveNothingBehind) {
 TEST(Mpi, WorldsThatFailComeAndGo) {
   // A failed world keeps its communicators on purpose (Communicator::abandon): up to 48 kB per
   // world have been seen, and up to 69 kB where a group on several hosts has three of them.
-  const std::int64_t kept = world().capabilities().rank_order_sums ? 64 << 10 : 96 << 10;
+  const std::int64_t kept = test::adds_in_rank_order(world(), Device::cpu()) ? 64 << 10 : 96 << 10;
   const auto cycle = [](int i) {
     const ProcessGroup group = ProcessGroup::from_environment(60s);
     const auto work = [&] {

@@ -5,7 +5,7 @@ set -euo pipefail
 trainer=$1 folder=$2
 shift 2
 if ! "$1" --version | grep -q ') 4\.'; then
-  echo "skipped: only Open MPI 4 leaves its processes the time for a checkpoint after a signal (docs/runs.md)"
+  echo "skipped: only Open MPI 4 leaves its processes the time for a checkpoint after a signal (docs/train.md)"
   exit 77
 fi
 mpirun=("$@")

@@ -1,5 +1,4 @@
 // SyncBatchNorm on processes: the cases that threads run too, and that both give the same bits.
-#include "../distributed/recompute_case.h"
 #include "../distributed/sync_batch_norm_case.h"
 #include "emulated_hosts.h"
 
@@ -20,8 +19,6 @@ TEST(Mpi, SyncBatchNormKeepsToItsGroup) { test::check_sync_batch_norm_scope(worl
 TEST(Mpi, SyncBatchNormNeedsMoreThanOneElementInAll) {
   test::check_sync_batch_norm_counts(world());
 }
-
-TEST(Mpi, SyncBatchNormInsideARecomputation) { test::check_recomputed_sync_batch_norm(world()); }
 
 TEST(Mpi, SyncBatchNormEqualsThatOfThreadsToTheBit) {
   namespace sync_batch_norm = test::sync_batch_norm;

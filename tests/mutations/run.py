@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Tries the changes of mutations.txt, and prints those that no test notices (tests/README.md).
 
-    run.py apply            puts all of them into the sources, each behind a number
+    run.py apply [SUITE ...]    puts all of them, or those of suites, into the sources, each behind a number
     ninja -C build/dev kernels_tests nn_tests ...
     run.py test [-b build/dev] [NUMBER | SUITE ...]    runs the suites, with one change at a time
-    run.py restore          takes them out again
+    run.py restore              takes them out again
 
 A line of mutations.txt is `FILE :: OLD => NEW`; blanks stand for any white space, and OLD occurs
 once in the file. A program with all of them behaves as if there were none, unless the variable
@@ -49,11 +49,13 @@ def git(*arguments):
     return subprocess.run(["git", "-C", root, *arguments, "--", *files()]).returncode
 
 
-def apply():
+def apply(suites):
     if git("diff", "--quiet", "HEAD") != 0:
         sys.exit("a file to change has changes already; commit them, or run `run.py restore`")
     texts = {file: (root / file).read_text() for file in files()}
-    for number, file, old, new, *_ in read_mutations():
+    for number, file, old, new, suite, _ in read_mutations():
+        if suites and suite not in suites:
+            continue
         pattern = r"\s+".join(re.escape(part) for part in old.split())
         places = list(re.finditer(pattern, texts[file]))
         if len(places) != 1:
@@ -67,13 +69,15 @@ def apply():
             text = f"({active} ? ({new}) : ({before}))"
         texts[file] = texts[file][: places[0].start()] + text + texts[file][places[0].end() :]
     for file, text in texts.items():
-        (root / file).write_text(HEADER + text)
+        if "mutated(" in text:
+            (root / file).write_text(HEADER + text)
 
 
 def run(build, suite, test_filter, number):
     """Returns the first test that fails; an empty text if none does."""
-    environment = dict(os.environ, OMP_NUM_THREADS="2", OMP_WAIT_POLICY="passive", TUTTI_MUTATION=str(number))
-    command = [build / "tests" / f"{suite}_tests", f"--gtest_filter={test_filter}", "--gtest_fail_fast"]
+    environment = dict(os.environ, OMP_NUM_THREADS="2", TUTTI_MUTATION=str(number))
+    program = next((build / "tests").rglob(f"{suite}_tests"))
+    command = [program, f"--gtest_filter={test_filter}", "--gtest_fail_fast"]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     except subprocess.TimeoutExpired:
@@ -99,7 +103,7 @@ def test(arguments):
 if __name__ == "__main__":
     action = sys.argv[1] if len(sys.argv) > 1 else ""
     if action == "apply":
-        apply()
+        apply(sys.argv[2:])
     elif action == "restore":
         sys.exit(git("checkout", "HEAD"))
     elif action == "test":

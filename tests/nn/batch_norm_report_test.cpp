@@ -7,7 +7,7 @@
 #include <tutti/nn/activation.h>
 #include <tutti/nn/batch_norm/convert.h>
 #include <tutti/nn/batch_norm/recompute_statistics.h>
-#include <tutti/nn/batch_norm/report.h>
+#include <tutti/nn/batch_norm/report/report.h>
 #include <tutti/nn/conv.h>
 #include <tutti/nn/sequential.h>
 
@@ -107,8 +107,8 @@ TEST(BatchNormReport, StaleRunningStatistics) {
   EXPECT_LT(report.layers[0].evaluation_error, 0.25);
   EXPECT_GT(report.layers[1].mean_distance, 1);
   EXPECT_NEAR(report.layers[1].variance_ratio, 1, 0.5);
-  expect_one_warning(
-      report, {"in 1 of 2 layers, most in '4'", "last 10 of 40 updates", "recompute_statistics()"});
+  expect_one_warning(report, {"in 1 of 2 layers, most in '4'", "last 10 of 40 updates",
+                              "Statistics that are recomputed"});
 
   const auto run = [&] {
     for (int i = 0; i < 4; ++i) net(batch());
@@ -138,7 +138,7 @@ TEST(BatchNormReport, SmallErrorsOfManyLayersAddUp) {
   const BatchNormReport report = report_of_a_deep_net(0.05);
   for (const auto& layer : report.layers) EXPECT_NEAR(layer.evaluation_error, 0.05, 0.01);
   expect_one_warning(report, {"a little in each of 16 layers", "adds up to 0.2",
-                              "last 10 of 100 updates", "recompute_statistics()"});
+                              "last 10 of 100 updates", "Statistics that are recomputed"});
 }
 
 TEST(BatchNormReport, AFloorOfTheVarianceIsNotAdded) {
@@ -176,7 +176,7 @@ TEST(BatchNormReport, RunningStatisticsThatAreStillTheInitialOnes) {
   net(batch());
   const BatchNormReport report = report_of(net);
   EXPECT_DOUBLE_EQ(report.layers[0].initial_share, 0.81);
-  expect_one_warning(report, {"After 2 updates", "81%", "larger momentum"});
+  expect_one_warning(report, {"After 2 updates", "81%", "let the layers forget faster"});
 }
 
 TEST(BatchNormReport, AnAverageOfAllBatchesRemembersEarlyWeights) {
@@ -258,7 +258,7 @@ TEST_P(BatchNormReportOnRanks, NamesTheRankWithStrangeData) {
         const std::string all = report.to_string();
         expect_contains(all, {"other data than the rest", "rank 2", "Shuffle the samples"});
         EXPECT_EQ(all.find("Ranks keep different running means") == std::string::npos, GetParam());
-        EXPECT_EQ(all.find("convert_sync_batchnorm") == std::string::npos, GetParam());
+        EXPECT_EQ(all.find("by SyncBatchNorm") == std::string::npos, GetParam());
       },
       limit);
 }

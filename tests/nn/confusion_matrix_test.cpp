@@ -32,6 +32,15 @@ TEST(ConfusionMatrix, CountsPairsAndNamesClassesThatNeverOccur) {
   EXPECT_TRUE(std::isnan(ConfusionMatrix(2).mean_iou()));
 }
 
+TEST(ConfusionMatrix, APixelOfNoPredictedClassIsMissedAndNobodysMistake) {
+  ConfusionMatrix matrix(2);
+  matrix.add(tensor({-1, 0, -1, 1, -1}, {int64}), tensor({0, 0, 1, 1, 255}, {int64}));
+  EXPECT_EQ(to_vector(matrix.counts()), (std::vector<double>{1, 0, 0, 1}));
+  EXPECT_EQ(to_vector(matrix.table()), (std::vector<double>{1, 1, 0, 1, 0, 1}));
+  EXPECT_EQ(matrix.iou(), (std::vector<double>{0.5, 0.5}));
+  EXPECT_EQ(matrix.pixel_accuracy(), 0.5);
+}
+
 TEST(ConfusionMatrix, SeveralRanksCountAsOne) {
   const Tensor predictions = randint(5, {6, 7, 3}, {int64}),
                targets = randint(5, {6, 7, 3}, {int64});
@@ -55,7 +64,7 @@ TEST(ConfusionMatrix, Errors) {
   const Tensor right = zeros({2}, {int64});
   EXPECT_THROW(matrix.add(zeros({3}, {int64}), right), ShapeError);
   EXPECT_THROW(matrix.add(zeros({2}), right), DTypeError);
-  EXPECT_THROW(matrix.add(tensor({0, -1}, {int64}), right), ValueError);
+  EXPECT_THROW(matrix.add(tensor({0, -2}, {int64}), right), ValueError);
   EXPECT_EQ(message_of<ValueError>([&] {
               matrix.add(right, tensor({0, 3}, {int64}));
             }),

@@ -1,5 +1,4 @@
-// Tests of convert_sync_batchnorm and revert_sync_batchnorm: they change the right layers, and
-// nothing else.
+// Tests of convert_sync_batchnorm: it changes the right layers, and nothing else.
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/nn/batch_norm/convert.h>
@@ -54,9 +53,6 @@ TEST(Convert, AttachesInPlaceAndReturnsThePaths) {
     for (std::size_t i = 0; i < parameters.size(); ++i)
       EXPECT_TRUE(net.parameters()[i].is_same(parameters[i]));
     EXPECT_EQ(convert_sync_batchnorm(net, group), Paths{}) << "nothing is converted twice";
-    EXPECT_EQ(revert_sync_batchnorm(net), (Paths{"head", "block.bn", "block.own", "once"}));
-    EXPECT_FALSE(net.block.bn.process_group());
-    EXPECT_EQ(revert_sync_batchnorm(net), Paths{});
   });
 }
 
@@ -140,28 +136,6 @@ TEST(Convert, DefaultsToTheWorldAndLeavesOtherGroupsAlone) {
   });
 }
 
-TEST(Convert, RevertingTakesOffOnlyWhatConvertingAttached) {
-  run_ranks(2, [](const ProcessGroup& group) {
-    const ProcessGroup alone = group.split(group.rank());
-    struct Three : Module {
-      explicit Three(const ProcessGroup& g)
-          : chosen(
-                add<SyncBatchNorm>("chosen", SyncBatchNorm::Options{.channels = 2, .group = g})) {}
-      SyncBatchNorm& chosen;
-      BatchNorm& plain = add<BatchNorm>("plain", {.channels = 2});
-      BatchNorm& given = add<BatchNorm>("given", {.channels = 2});
-    } net(alone);
-    net.given.set_process_group(alone);
-    convert_sync_batchnorm(net, group);
-    EXPECT_EQ(revert_sync_batchnorm(net), Paths{"plain"});
-    EXPECT_TRUE(*net.chosen.process_group() == alone && *net.given.process_group() == alone);
-    EXPECT_FALSE(net.plain.process_group());
-    EXPECT_EQ(convert_sync_batchnorm(net, group), Paths{"plain"}) << "and again";
-    net.plain.set_process_group(alone);  // a group that the user chose after the conversion
-    EXPECT_EQ(revert_sync_batchnorm(net), Paths{});
-  });
-}
-
 TEST(Convert, OtherNormalisationsStayAsTheyAre) {
   run_ranks(2, [](const ProcessGroup& group) {
     struct Mixed : Module {
@@ -184,8 +158,6 @@ TEST(Convert, TheModuleSaysWithWhomItIsSynchronised) {
     convert_sync_batchnorm(net, group);
     const std::string line = "bn: BatchNorm2d(3, eps=0.001, momentum=0.4, sync=3 ranks)";
     EXPECT_NE(net.to_string().find(line), std::string::npos) << net.to_string();
-    revert_sync_batchnorm(net);
-    EXPECT_EQ(net.to_string(), before);
   });
 }
 

@@ -7,11 +7,11 @@
 #include <tutti/core/denormals.h>
 #include <tutti/core/parallel.h>
 #include <tutti/core/random.h>
-#include <tutti/distributed/backends.h>
+#include <tutti/distributed/process_group.h>
 #include <tutti/nn/functional/conv.h>
 #include <tutti/nn/functional/loss.h>
 #include <tutti/nn/functional/pooling.h>
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/resnet.h>
 #include <tutti/optim/adam.h>
 
 #include <gtest/gtest.h>
@@ -74,7 +74,7 @@ std::vector<std::pair<const char*, std::function<Tensor()>>> families() {
        }},
       {"convolution",
        [=] {
-         return nn::conv2d(tinies({4, 16, 20, 20}), ones({32, 16, 3, 3}), {}, same);
+         return nn::convolution(tinies({4, 16, 20, 20}), ones({32, 16, 3, 3}), {}, same);
        }},
       {"average pooling",
        [] {
@@ -93,6 +93,31 @@ TEST_F(Denormals, AreZeroInOperations) {
     set_flush_denormals(true);
     EXPECT_EQ(count_nonzero(compute()), 0);
   }
+}
+
+// The C library looks at the bits of its arguments.
+TEST_F(Denormals, AreZeroForEveryFunction) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  for (const DType dtype : {float32, float64}) {
+    const double smallest = dtype == float32 ? 1.1e-38 : 2.2e-308;
+    for (const double sign : {1.0, -1.0}) {
+      const Tensor x = full({5}, sign * smallest, {.dtype = dtype});
+      const auto expect = [&](const Tensor& result, double expected) {
+        EXPECT_EQ(to_vector(result)[4], expected) << to_string(dtype) << " " << sign;
+      };
+      expect(log(x), -infinity);
+      expect(sqrt(x), 0);
+      expect(pow(x, 0.5), 0);
+      expect(pow(x, 3), 0);
+      expect(pow(abs(x), -0.3), infinity);
+      expect(exp(x), 1);
+      expect(cos(x), 1);
+      for (const Tensor& result : {sin(x), tanh(x), tutti::sign(x)}) expect(result, 0);
+    }
+  }
+  set_flush_denormals(false);
+  EXPECT_NEAR(log(full({1}, 1.1e-38)).item<float>(), -87.403, 1e-3);
+  EXPECT_NE(pow(full({1}, 1.1e-38), 0.5).item<float>(), 0);
 }
 
 TEST_F(Denormals, AreKeptWhereNothingIsComputed) {

@@ -8,7 +8,6 @@
 #include <tutti/core/create.h>
 #include <tutti/nn/functional/conv.h>
 #include <tutti/nn/functional/dropout.h>
-#include <tutti/nn/functional/embedding.h>
 #include <tutti/nn/functional/group_norm.h>
 #include <tutti/nn/functional/layer_norm.h>
 #include <tutti/nn/functional/linear.h>
@@ -43,20 +42,10 @@ using Unary = Tensor (*)(const Tensor&);
 
 TEST(ErrorNames, OfElementwiseFunctions) {
   const Tensor half = ones({2, 3}).to(float16), whole = arange(3);
-  const std::pair<const char*, Unary> unary[] = {{"abs", abs},
-                                                 {"exp", exp},
-                                                 {"log", log},
-                                                 {"sqrt", sqrt},
-                                                 {"rsqrt", rsqrt},
-                                                 {"square", square},
-                                                 {"sin", sin},
-                                                 {"cos", cos},
-                                                 {"tanh", tanh},
-                                                 {"silu", silu},
-                                                 {"hardswish", hardswish},
-                                                 {"sigmoid", sigmoid},
-                                                 {"relu", relu},
-                                                 {"gelu", gelu}};
+  const std::pair<const char*, Unary> unary[] = {
+      {"abs", abs},     {"exp", exp},         {"log", log},  {"sqrt", sqrt},
+      {"rsqrt", rsqrt}, {"square", square},   {"sin", sin},  {"cos", cos},
+      {"tanh", tanh},   {"sigmoid", sigmoid}, {"relu", relu}};
   std::vector<FailingCall> calls;
   for (const auto& [name, function] : unary)
     for (const Tensor& x : {half, whole})
@@ -225,15 +214,10 @@ TEST(ErrorNames, OfLayersFunctions) {
        [] {
          nn::adaptive_avg_pool(ones({1, 1, 300, 300}).to(float16), {1});
        }},
-      {"conv1d",
+      {"convolution", [=] { nn::convolution(whole, weight.to(int64)); }},
+      {"convolution",
        [=] {
-         nn::conv1d(line.to(float16), ones({2, 2, 3}).to(float16));
-       }},
-      {"conv2d", [=] { nn::conv2d(half, weight.to(float16)); }},
-      {"conv2d", [=] { nn::conv2d(whole, weight.to(int64)); }},
-      {"conv2d",
-       [=] {
-         nn::conv2d(image, ones({2, 3, 3, 3}));
+         nn::convolution(image, ones({2, 3, 3, 3}));
        }},
       {"convolution", [=] { nn::convolution(half, weight.to(float16)); }},
       {"linear", [=] { nn::linear(row.to(float16), row.to(float16)); }},
@@ -242,22 +226,15 @@ TEST(ErrorNames, OfLayersFunctions) {
        [=] {
          nn::linear(row, ones({2, 4}));
        }},
-      {"embedding", [=] { nn::embedding(row, row); }},
-      {"embedding", [=] { nn::embedding(arange(3), row); }},
       {"dropout", [=] { nn::dropout(row.to(float16), 0.5, true); }},
       {"dropout", [=] { nn::dropout(row.to(int64), 0.5, true); }},
-      {"drop_path", [=] { nn::drop_path(row.to(float16), 0.5, true); }},
-      {"drop_path", [=] { nn::drop_path(row.to(int64), 0.5, true); }},
       {"layer_norm", [=] { nn::layer_norm(row.to(float16), {3}); }},
       {"group_norm", [=] { nn::group_norm(half, 1); }},
       {"cross_entropy", [=] { nn::cross_entropy(row.to(float16), arange(2)); }},
       {"cross_entropy", [=] { nn::cross_entropy(row.to(int64), arange(2)); }},
       {"cross_entropy", [=] { nn::cross_entropy(row, arange(3)); }},
-      {"nll_loss", [=] { nn::nll_loss(row, arange(3)); }},
       {"mse_loss", [=] { nn::mse_loss(row, image); }},
       {"mse_loss", [=] { nn::mse_loss(row.to(int64), row.to(int64)); }},
-      {"smooth_l1_loss", [=] { nn::smooth_l1_loss(row, row.to(float64)); }},
-      {"binary_cross_entropy", [=] { nn::binary_cross_entropy(row * 2, row); }},
   });
 }
 
@@ -272,7 +249,7 @@ TEST(ErrorNames, TextsFitTheFunction) {
             "(0,) has only 4 there; use a larger input or more padding");
   expect_error<Error>(
       [&] {
-        nn::conv1d(line, ones({2, 2, 3}), {}, {.dilation = {2}});
+        nn::convolution(line, ones({2, 2, 3}), {}, {.dilation = {2}});
       },
       {"with dilation (2,)"});
   EXPECT_EQ(message_of<Error>([] { scalar(1).size(0); }),

@@ -3,7 +3,7 @@
 
 #include <tutti/autograd/functions.h>
 #include <tutti/nn/freeze.h>
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/resnet.h>
 #include <tutti/optim/sgd.h>
 
 namespace tutti {

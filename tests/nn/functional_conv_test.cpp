@@ -95,12 +95,12 @@ TEST(Conv, TheBfloat16GradientOfAWeightDoesNotDependOnUnwrittenMemory) {
 
 TEST(Conv, FormatIsTheInputsOrTheWeights) {
   const Tensor x = randn({2, 3, 8, 8}), w = randn({4, 3, 3, 3});
-  EXPECT_EQ(nn::conv2d(x, w).memory_format(), MemoryFormat::contiguous);
-  EXPECT_EQ(nn::conv2d(x.contiguous(last), w).memory_format(), last);
-  EXPECT_EQ(nn::conv2d(x, w.contiguous(last)).memory_format(), last);
+  EXPECT_EQ(nn::convolution(x, w).memory_format(), MemoryFormat::contiguous);
+  EXPECT_EQ(nn::convolution(x.contiguous(last), w).memory_format(), last);
+  EXPECT_EQ(nn::convolution(x, w.contiguous(last)).memory_format(), last);
   // An input with one channel has the same strides in both formats, so the weight decides.
   const Tensor w1 = randn({4, 1, 3, 3}).contiguous(last);
-  EXPECT_EQ(nn::conv2d(randn({2, 1, 8, 8}), w1).memory_format(), last);
+  EXPECT_EQ(nn::convolution(randn({2, 1, 8, 8}), w1).memory_format(), last);
 }
 
 TEST(Conv, GradientsHaveTheLayoutOfWhatTheyBelongTo) {
@@ -109,7 +109,7 @@ TEST(Conv, GradientsHaveTheLayoutOfWhatTheyBelongTo) {
                  w = randn({4, 3, 3, 3}).contiguous(format);
     x.requires_grad_();
     w.requires_grad_();
-    nn::conv2d(x, w, {}, {.padding = {1}}).backward(ones({2, 4, 8, 8}));
+    nn::convolution(x, w, {}, {.padding = {1}}).backward(ones({2, 4, 8, 8}));
     EXPECT_EQ(x.grad().strides(), x.strides());
     EXPECT_EQ(w.grad().strides(), w.strides());
   }
@@ -118,7 +118,7 @@ TEST(Conv, GradientsHaveTheLayoutOfWhatTheyBelongTo) {
 TEST(Conv, OnlyNeededGradients) {
   const Tensor x = randn({2, 3, 8, 8}), w = randn({4, 3, 3, 3}), b = randn({4});
   b.requires_grad_();
-  nn::conv2d(x, w, b).backward(ones({2, 4, 6, 6}));
+  nn::convolution(x, w, b).backward(ones({2, 4, 6, 6}));
   EXPECT_FALSE(x.grad().defined());
   EXPECT_FALSE(w.grad().defined());
   for (double value : to_vector(b.grad())) EXPECT_EQ(value, 2 * 6 * 6);
@@ -127,11 +127,11 @@ TEST(Conv, OnlyNeededGradients) {
 TEST(Conv, AutocastKeepsParametersAndTheirGradientsInFloat32) {
   const Tensor x = randn({2, 8, 8, 8}).contiguous(last), w = randn({16, 8, 3, 3}), b = randn({16});
   for (const Tensor& t : {x, w, b}) t.requires_grad_();
-  const Tensor expected = nn::conv2d(x, w, b);
+  const Tensor expected = nn::convolution(x, w, b);
   Tensor y;
   {
     const Autocast autocast(bfloat16);
-    y = nn::conv2d(x, w, b);
+    y = nn::convolution(x, w, b);
   }
   EXPECT_EQ(y.dtype(), bfloat16);
   y.backward(ones(y.shape(), {bfloat16}));
@@ -144,36 +144,35 @@ TEST(Conv, AutocastKeepsParametersAndTheirGradientsInFloat32) {
 TEST(Conv, SeesThatASavedWeightWasChanged) {
   const Tensor x = randn({1, 2, 4, 4}), w = randn({2, 2, 3, 3});
   x.requires_grad_();
-  const Tensor y = nn::conv2d(x, w);
+  const Tensor y = nn::convolution(x, w);
   w.mul_(2);
   EXPECT_THROW(y.backward(ones(y.shape())), Error);
 }
 
 TEST(Conv, Errors) {
   const Tensor x = randn({2, 4, 8, 8}), w = randn({6, 4, 3, 3});
-  EXPECT_THROW(nn::conv2d(randn({4, 8, 8}), w), ShapeError);  // no batch
-  EXPECT_THROW(nn::conv1d(x, w), ShapeError);
-  EXPECT_THROW(nn::conv2d(x, randn({6, 4, 3})), ShapeError);
-  EXPECT_THROW(nn::conv2d(x, randn({6, 3, 3, 3})), ShapeError);  // channels
-  EXPECT_THROW(nn::conv2d(x, empty({0, 4, 3, 3})), ShapeError);
-  EXPECT_THROW(nn::conv2d(x, empty({6, 4, 0, 3})), ShapeError);
-  EXPECT_THROW(nn::conv2d(x, randn({6, 4, 9, 3})), ShapeError);  // larger than the input
-  EXPECT_THROW(nn::conv2d(x, w, {}, {.dilation = {4}}), ShapeError);
-  EXPECT_THROW(nn::conv2d(x, w, randn({5})), ShapeError);
-  EXPECT_THROW(nn::conv2d(x, w, {}, {.stride = {0}}), ValueError);
-  EXPECT_THROW(nn::conv2d(x, w, {}, {.stride = {1, 1, 1}}), ValueError);
-  EXPECT_THROW(nn::conv2d(x, w, {}, {.padding = {-1}}), ValueError);
-  EXPECT_THROW(nn::conv2d(x, w, {}, {.dilation = {0}}), ValueError);
-  EXPECT_THROW(nn::conv2d(x, w, {}, {.groups = 0}), ValueError);
-  EXPECT_THROW(nn::conv2d(x, randn({6, 1, 3, 3}), {}, {.groups = 4}),
+  EXPECT_THROW(nn::convolution(randn({4, 8, 8}), w), ShapeError);  // no batch
+  EXPECT_THROW(nn::convolution(x, randn({6, 4, 3})), ShapeError);
+  EXPECT_THROW(nn::convolution(x, randn({6, 3, 3, 3})), ShapeError);  // channels
+  EXPECT_THROW(nn::convolution(x, empty({0, 4, 3, 3})), ShapeError);
+  EXPECT_THROW(nn::convolution(x, empty({6, 4, 0, 3})), ShapeError);
+  EXPECT_THROW(nn::convolution(x, randn({6, 4, 9, 3})), ShapeError);  // larger than the input
+  EXPECT_THROW(nn::convolution(x, w, {}, {.dilation = {4}}), ShapeError);
+  EXPECT_THROW(nn::convolution(x, w, randn({5})), ShapeError);
+  EXPECT_THROW(nn::convolution(x, w, {}, {.stride = {0}}), ValueError);
+  EXPECT_THROW(nn::convolution(x, w, {}, {.stride = {1, 1, 1}}), ValueError);
+  EXPECT_THROW(nn::convolution(x, w, {}, {.padding = {-1}}), ValueError);
+  EXPECT_THROW(nn::convolution(x, w, {}, {.dilation = {0}}), ValueError);
+  EXPECT_THROW(nn::convolution(x, w, {}, {.groups = 0}), ValueError);
+  EXPECT_THROW(nn::convolution(x, randn({6, 1, 3, 3}), {}, {.groups = 4}),
                ValueError);  // 6 outputs, 4 groups
-  EXPECT_THROW(nn::conv2d(x, w, {}, {.padding = {INT64_MAX}}), ShapeError);
-  EXPECT_THROW(nn::conv2d(x, w.to(float64)), DTypeError);
-  EXPECT_THROW(nn::conv2d(x.to(float16), w.to(float16)), DTypeError);
+  EXPECT_THROW(nn::convolution(x, w, {}, {.padding = {INT64_MAX}}), ShapeError);
+  EXPECT_THROW(nn::convolution(x, w.to(float64)), DTypeError);
+  EXPECT_THROW(nn::convolution(x.to(float16), w.to(float16)), DTypeError);
   EXPECT_EQ(test::message_of<ShapeError>([&] {
-              nn::conv2d(x, randn({6, 3, 3, 3}));
+              nn::convolution(x, randn({6, 3, 3, 3}));
             }),
-            "conv2d: expected input with 3 channels, got shape (2, 4, 8, 8)");
+            "convolution: expected input with 3 channels, got shape (2, 4, 8, 8)");
 }
 
 }  // namespace

@@ -34,6 +34,26 @@ TEST(Interpolate, KeepsAConstantAndTheCorners) {
     EXPECT_EQ(v, 5);
 }
 
+// As in PyTorch, a linear mode copies a dimension whose size stays, whatever the factor is.
+TEST(Interpolate, LinearCopiesADimensionWhoseSizeStays) {
+  const TensorOptions f64{float64};
+  const Tensor line = tensor({0, 1}, {1, 1, 2}, f64).requires_grad_();
+  const Tensor y = interpolate(line, {.scale_factor = {1.1}, .mode = InterpolateMode::linear});
+  EXPECT_EQ(to_vector(y), (std::vector<double>{0, 1}));
+  y.backward(tensor({3, 5}, {1, 1, 2}, f64));
+  EXPECT_EQ(to_vector(line.grad()), (std::vector<double>{3, 5}));
+  // The rows are copied; the columns are interpolated at 0, 0.25, 0.75 and 1.
+  const Tensor x = tensor({0, 4, 8, 12, 20, 28}, {1, 1, 3, 2}, f64).requires_grad_();
+  const Tensor z = interpolate(x, {.scale_factor = {1.3, 2}, .mode = InterpolateMode::bilinear});
+  EXPECT_EQ(to_vector(z), (std::vector<double>{0, 1, 3, 4, 8, 9, 11, 12, 20, 22, 26, 28}));
+  z.backward(ones({1, 1, 3, 4}, f64));
+  EXPECT_EQ(to_vector(x.grad()), std::vector<double>(6, 2));
+  const Tensor volume = randn({1, 2, 3, 2, 4}, f64);
+  EXPECT_EQ(to_vector(interpolate(
+                volume, {.scale_factor = {1.3, 1.4, 1.2}, .mode = InterpolateMode::trilinear})),
+            to_vector(volume));
+}
+
 TEST(Interpolate, Errors) {
   const Tensor x = randn({2, 3, 4, 4});
   EXPECT_THROW(interpolate(randn({3, 4}), {.size = {2}}), ShapeError);

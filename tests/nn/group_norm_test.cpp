@@ -10,7 +10,7 @@
 #include <tutti/nn/functional/group_norm.h>
 #include <tutti/nn/group_norm.h>
 #include <tutti/nn/instance_norm.h>
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/resnet.h>
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 
 #include <tutti/core/create.h>
 #include <tutti/core/error.h>
-#include <tutti/nn/model_card.h>
+#include <tutti/nn/models/model_card.h>
 #include <unistd.h>
 
 #include <cmath>

@@ -1,13 +1,16 @@
 // Tests of nn::pack_weights: packed models compute the same bits, and see every change of a weight
 // that the library makes.
+#include "kernels/compare.h"
+
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
 #include <tutti/nn/conv.h>
 #include <tutti/nn/conv_transpose.h>
+#include <tutti/nn/functional/conv.h>
+#include <tutti/nn/models/resnet.h>
 #include <tutti/nn/pack_weights.h>
-#include <tutti/nn/resnet.h>
 #include <tutti/optim/sgd.h>
 
 #include <gtest/gtest.h>
@@ -122,6 +125,48 @@ TEST(PackWeights, KeepsTheWeightOfATransposedConvolution) {
   EXPECT_TRUE(same_bits(layer(x), unpacked(layer, x)));
   const Autocast autocast(bfloat16);
   EXPECT_TRUE(same_bits(layer(x), unpacked(layer, x)));
+}
+
+// Another view of the memory of a packed weight is another weight. Winograd's algorithm computes
+// the larger images.
+TEST(PackWeights, OtherViewsOfAWeightHaveOtherCopies) {
+  const NoGrad no_grad;
+  nn::Conv2d square({.in = 64, .out = 64, .kernel = 3, .padding = 1}),
+      wide({.in = 128, .out = 64, .kernel = 3, .padding = 1});
+  nn::pack_weights(square), nn::pack_weights(wide);
+  const auto expect = [](nn::Conv2d& layer, const Tensor& view, std::int64_t size) {
+    const auto pictures = [=](std::int64_t channels) {
+      return randn({2, channels, size, size}).contiguous(MemoryFormat::channels_last);
+    };
+    layer(pictures(layer.weight.size(1)));
+    const Tensor x = pictures(view.size(1));
+    const auto convolve = [&](const Tensor& w) {
+      return nn::convolution(x, w, {}, {.padding = 1});
+    };
+    EXPECT_TRUE(same_bits(convolve(view), convolve(view.clone()))) << size;
+  };
+  for (const std::int64_t size : {9, 28}) {
+    expect(square, square.weight.permute({1, 0, 2, 3}), size);
+    expect(square, square.weight.reshape({64, 3, 3, 64}).permute({0, 3, 1, 2}), size);
+    expect(wide, wide.weight.reshape({128, 64, 3, 3}), size);
+  }
+}
+
+// Each number of threads cuts this layer's weight in another way.
+TEST(PackWeights, KeepsAFewOfTheWaysToCutAWeight) {
+  const NoGrad no_grad;
+  nn::Conv2d layer({.in = 256, .out = 256, .kernel = 5, .padding = 2});
+  const Tensor x = randn({1, 256, 7, 7}).contiguous(MemoryFormat::channels_last);
+  nn::pack_weights(layer);
+  const auto live = [] { return allocator(Device::cpu()).stats().live; };
+  const std::size_t before = live(), bytes = 256 * 256 * 25 * sizeof(float);
+  for (const int threads : {1, 2, 3, 4, 5, 6, 7, 8, 2}) {
+    const test::Threads some(threads);
+    for (int call = 0; call < 2; ++call)
+      EXPECT_TRUE(same_bits(layer(x), unpacked(layer, x))) << threads;
+    if (threads == 8) layer.weight.mul_(2);
+    EXPECT_LE(live() - before, 4 * bytes + (1 << 20));
+  }
 }
 
 TEST(PackWeights, KeepsOneCopyOfAWeight) {

@@ -5,8 +5,9 @@
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/core/random.h>
 #include <tutti/nn/linear.h>
-#include <tutti/nn/predictor.h>
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/predictor.h>
+#include <tutti/nn/models/resnet.h>
+#include <tutti/nn/models/segmentation.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -81,6 +82,77 @@ TEST(Predictor, AFileGivesTheLogitsOfTheNetworkThatWroteIt) {
   expect_near(predictor.probabilities(x), softmax(expected, 1), 1e-4);
   EXPECT_FALSE(predictor.logits(x).requires_grad());
   EXPECT_EQ(predictor.logits(zeros({0, 3, 12, 12})).shape(), (Shape{0, 4}));
+}
+
+nn::ModelCard pixel_card(const std::string& model) {
+  nn::ModelCard card = card_of(3);
+  card.model = model;
+  return card;
+}
+
+TEST(Predictor, AFileOfASegmentationNetworkGivesTheLogitsOfEachPixel) {
+  const NoGrad no_grad;
+  const Tensor x = randn({1, 3, 33, 40});
+  for (const char* name : {"fcn_resnet50", "deeplabv3_resnet50"}) {
+    const auto net = nn::segmentation_network(name, {.classes = 3, .auxiliary = true});
+    net->eval();
+    const WeightsFile file(net->state_dict(), pixel_card(name).to_metadata());
+    const nn::Predictor predictor(file.path);
+    EXPECT_TRUE(predictor.folded().left.empty()) << predictor.folded().to_string();
+    EXPECT_EQ(predictor.logits(x).shape(), (Shape{1, 3, 33, 40}));
+    expect_near(predictor.logits(x), (*net)(x), 1e-3);
+  }
+  nn::ModelCard card = pixel_card("fcn_resnet50");
+  card.classes = 4, card.class_names.clear();
+  const auto net = nn::segmentation_network("fcn_resnet50", {.classes = 3});
+  const WeightsFile file(net->state_dict(), card.to_metadata());
+  expect_contains(message_of<CheckpointError>([&] { const nn::Predictor predictor(file.path); }),
+                  {"'classes' is 4", "'classifier.4.weight' has shape (3, 512, 1, 1)"});
+}
+
+TEST(Predictor, AFileOfANetworkOfOnesOwnNeedsTheFunctionThatMakesIt) {
+  const auto make = [](const nn::ModelCard& card, const StateDict& weights) {
+    const auto net = std::make_shared<nn::Sequential>();
+    if (card.model != "my net") return std::shared_ptr<nn::Sequential>();
+    const std::int64_t kernel = weights.empty() ? 3 : weights[0].second.size(2);
+    net->append<nn::Conv2d>({.in = card.channels, .out = card.classes, .kernel = kernel});
+    net->append<nn::BatchNorm2d>({.channels = card.classes});
+    return net;
+  };
+  const NoGrad no_grad;
+  const nn::ModelCard card = pixel_card("my net");
+  const auto net = make(card, {});
+  net->eval();
+  const WeightsFile file(net->state_dict(), card.to_metadata());
+  const Generator::State random = default_generator().state();
+  const nn::Predictor predictor(file.path, {.preprocess = preprocess, .make_network = make});
+  EXPECT_EQ(default_generator().state(), random);
+  const Tensor x = randn({2, 3, 12, 12});
+  expect_near(predictor.logits(x), (*net)(x), 1e-5);
+  EXPECT_EQ(predictor.folded().to_string(), "1 of 1 BatchNorm layers are folded");
+  expect_contains(message_of<ShapeError>([&] { predictor.classify(picture()); }),
+                  {"of each pixel", "logits()"});
+  expect_contains(message_of<CheckpointError>([&] { const nn::Predictor without(file.path); }),
+                  {file.path, "fcn_resnet50", "'my net'", "make_network"});
+  // The library's own networks need no such function, and may have one.
+  const WeightsFile known(trained_network()->state_dict(), card_of().to_metadata());
+  EXPECT_EQ(nn::Predictor(known.path, {.make_network = make}).folded().folded.size(), 19u);
+}
+
+TEST(Predictor, ACheckpointGivesItsWeightsOrTheirAverages) {
+  const auto net = trained_network(), average = trained_network();
+  StateDict state{{"random", zeros({1, 2}, {int64})}, {"optimizer.0.momentum", ones({3})}};
+  for (const auto& [name, tensor] : net->state_dict()) state.emplace_back("model." + name, tensor);
+  const Tensor x = randn({2, 3, 12, 12});
+  const NoGrad no_grad;
+  {
+    const WeightsFile file(state, card_of().to_metadata());
+    expect_near(nn::Predictor(file.path).logits(x), (*net)(x), 1e-4);
+  }
+  for (const auto& [name, tensor] : average->state_dict())
+    state.emplace_back("ema.average." + name, tensor);
+  const WeightsFile file(state, card_of().to_metadata());
+  expect_near(nn::Predictor(file.path).logits(x), (*average)(x), 1e-4);
 }
 
 TEST(Predictor, ComputesInBfloat16OnRequest) {

@@ -7,13 +7,16 @@
 #include <tutti/core/random.h>
 #include <tutti/distributed/agreement.h>
 #include <tutti/nn/functional/conv.h>
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/resnet.h>
 #include <tutti/optim/sgd.h>
 
 #include "distributed/process.h"
 #include "which_sanitizer.h"
 
 #include <gtest/gtest.h>
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
 
 #include <atomic>
 #include <cstdio>
@@ -27,7 +30,7 @@ namespace {
 class Process : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (test::under_thread_sanitizer) GTEST_SKIP() << "ThreadSanitizer does not see OpenMP's locks";
+    if (test::under_thread_sanitizer) GTEST_SKIP() << "no child may start threads";
   }
 };
 
@@ -36,7 +39,7 @@ std::vector<double> compute() {
   manual_seed(1);
   const Tensor x = rand({4, 3, 32, 32}).requires_grad_(), w = rand({8, 3, 3, 3}).requires_grad_(),
                a = rand({300, 200}), b = rand({200, 100});
-  const Tensor y = nn::conv2d(x, w, {}, {.stride = {1, 1}, .padding = {1, 1}});
+  const Tensor y = nn::convolution(x, w, {}, {.stride = {1, 1}, .padding = {1, 1}});
   sum(square(y)).backward();
   std::vector<double> all = to_vector(sum(rand({1'000'000})));
   for (const Tensor& each : {y.detach(), x.grad(), w.grad(), matmul(a, b)})
@@ -66,8 +69,8 @@ TEST_F(Process, AChildOfAForkComputesWhatItsParentDoes) {
 
 // What the other threads compute, for ever.
 void convolve_in_new_shapes(int i) {
-  nn::conv2d(rand({2, 3, 4 + i % 40, 16}), rand({4, 3, 3, 3}), {},
-             {.stride = {1, 1}, .padding = {1, 1}});
+  nn::convolution(rand({2, 3, 4 + i % 40, 16}), rand({4, 3, 3, 3}), {},
+                  {.stride = {1, 1}, .padding = {1, 1}});
 }
 void convolve(int) { convolve_in_new_shapes(0); }
 void multiply(int i) { matmul(rand({20 + i % 200, 70}), rand({70, 90})); }
@@ -127,6 +130,57 @@ TEST_F(Process, AThreadThatIsJoinedAtExitFinishes) {
       while (!stop) std::this_thread::yield();
       for (int i = 0; i < 20; ++i) convolve(0);
     })};
+    std::exit(7);
+  }
+  test::expect_exit(child, 7);
+}
+
+// What an object of a thread or of static duration computes in its destructor: convolutions,
+// products, loops, random numbers and gradients.
+struct ComputesAtTheEnd {
+  std::atomic<bool>* is_right;
+  ~ComputesAtTheEnd() {
+#ifdef __SANITIZE_ADDRESS__  // what a thread makes so late is never destroyed (core/thread_owned.h)
+    const __lsan::ScopedDisabler no_leaks;
+#endif
+    const bool is_equal = compute() == expected;
+    if (is_right) *is_right = is_equal;
+    else if (!is_equal) std::_Exit(1);
+  }
+  std::vector<double> expected;
+};
+
+TEST_F(Process, AnObjectOfAThreadComputesInItsDestructor) {
+  const int before = num_threads();
+  for (const int threads : {1, 2}) {
+    std::atomic<bool> is_right{false};
+    std::thread([&] {
+      set_num_threads(threads);
+      static thread_local ComputesAtTheEnd object{&is_right, {}};  // ends after what is made later
+      object.expected = compute();
+    }).join();
+    EXPECT_TRUE(is_right);
+  }
+  set_num_threads(before);
+}
+
+// The reference kernels compute then, whose last bits are others.
+TEST_F(Process, AStaticObjectComputesInItsDestructor) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    struct Computes {
+      double expected = 0;
+      ~Computes() {
+        convolve(0);
+        if (sum(matmul(full({90, 80}, 0.5), ones({80, 70}))).item<double>() != expected)
+          std::_Exit(1);
+      }
+    };
+    static Computes early;  // ends after all that computing makes
+    early.expected = sum(matmul(full({90, 80}, 0.5), ones({80, 70}))).item<double>();
+    convolve(0);
     std::exit(7);
   }
   test::expect_exit(child, 7);

@@ -5,7 +5,6 @@
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/autograd/node.h>
-#include <tutti/autograd/recompute.h>
 #include <tutti/core/create.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>
 #include <tutti/distributed/world.h>
@@ -14,7 +13,7 @@
 #include <tutti/nn/flatten.h>
 #include <tutti/nn/freeze.h>
 #include <tutti/nn/functional/loss.h>
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/resnet.h>
 #include <tutti/optim/sgd.h>
 
 #include <gtest/gtest.h>
@@ -52,7 +51,7 @@ struct Variant {
   DType autocast = float32;
   std::string frozen = {};
   int accumulated = 1;
-  bool retains = false, evaluates = false, recomputes = false;
+  bool retains = false, evaluates = false;
   std::function<void(Layer&)> change = [](Layer&) {};
 };
 
@@ -81,9 +80,7 @@ StateDict run(const Variant& variant, bool recompute_output,
       Tensor loss;
       {
         const Autocast autocast(variant.autocast);
-        const auto forward = [&](const std::vector<Tensor>& in) { return (*net)(in[0]); };
-        const Tensor y = variant.recomputes ? recompute(forward, {x}) : forward({x});
-        loss = sum(sigmoid(y.to(float32)));  // of bounded gradients
+        loss = sum(sigmoid((*net)(x).to(float32)));  // of bounded gradients
       }
       loss.backward({}, variant.retains);
       if (variant.retains) loss.backward();
@@ -125,11 +122,6 @@ TEST(RecomputeOutput, WithFrozenLayersToo) {
 TEST(RecomputeOutput, WithSeveralBackwardsToo) {
   expect_no_difference({.accumulated = 3});
   expect_no_difference({.retains = true});
-}
-
-TEST(RecomputeOutput, WithinRecomputeToo) {
-  expect_no_difference({.recomputes = true});
-  expect_no_difference({.format = last, .autocast = bfloat16, .recomputes = true});
 }
 
 TEST(RecomputeOutput, InEvaluationAndFoldedToo) {

@@ -1,8 +1,8 @@
 // Compares SyncBatchNorm with its reference in tensor arithmetic, on random shapes, ranks, empty
 // ranks, weights and dtypes.
+#include "nn/reference_batch_norm.h"
 #include "kernels/compare.h"
 
-#include <tutti/nn/batch_norm/reference.h>
 #include <tutti/nn/batch_norm/sync_batch_norm.h>
 
 #include <gtest/gtest.h>

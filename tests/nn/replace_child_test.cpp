@@ -5,8 +5,8 @@
 #include <tutti/autograd/functions.h>
 #include <tutti/nn/identity.h>
 #include <tutti/nn/linear.h>
+#include <tutti/nn/models/resnet.h>
 #include <tutti/nn/module_list.h>
-#include <tutti/nn/resnet.h>
 #include <tutti/nn/sequential.h>
 
 #include <gtest/gtest.h>

@@ -3,7 +3,7 @@
 // all gradients and all running statistics. Both sides compute the weights by the same formula.
 #include "formula.h"
 
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/resnet.h>
 
 namespace tutti {
 namespace {

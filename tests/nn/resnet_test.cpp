@@ -3,7 +3,7 @@
 
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/gradcheck.h>
-#include <tutti/nn/resnet.h>
+#include <tutti/nn/models/resnet.h>
 
 #include <gtest/gtest.h>
 

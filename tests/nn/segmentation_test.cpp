@@ -6,12 +6,12 @@
 
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
-#include <tutti/distributed/backends.h>
+#include <tutti/distributed/process_group.h>
 #include <tutti/nn/batch_norm/convert.h>
 #include <tutti/nn/batch_norm/fold.h>
 #include <tutti/nn/dropout.h>
 #include <tutti/nn/functional/interpolate.h>
-#include <tutti/nn/segmentation.h>
+#include <tutti/nn/models/segmentation.h>
 
 #include <algorithm>
 
@@ -126,7 +126,7 @@ TEST(Segmentation, ComputesTheSameInEvaluationWithoutItsNormalisations) {
   net->eval();
   const Tensor x = randn({1, 3, 40, 33}), y = (*net)(x);
   EXPECT_EQ(y.shape(), (Shape{1, 3, 40, 33}));
-  EXPECT_EQ(fold_batch_norm(*net).size(), 53u + 7u);
+  EXPECT_EQ(fold_batch_norm(*net).folded.size(), 53u + 7u);
   EXPECT_LT(test::relative_error((*net)(x), y), 1e-4);
 }
 
@@ -151,7 +151,7 @@ TEST(Segmentation, Errors) {
   EXPECT_THROW(FCN({.classes = 0}), ValueError);
   expect_error<ValueError>(
       [] { segmentation_network("fcn_resnet18"); },
-      {"expected fcn_resnet50, fcn_resnet101, deeplabv3_resnet50 or ", "fcn_resnet18"});
+      {"expected one of fcn_resnet50, fcn_resnet101, deeplabv3_resnet50, ", "fcn_resnet18"});
 }
 
 // The average over one image is one value for each channel. PyTorch's BatchNorm throws for it.

@@ -22,7 +22,7 @@ TEST(UNet, TakesSizesThatAreNoMultiplesOf16) {
   for (const Shape& size : {Shape{16, 16}, Shape{37, 50}, Shape{31, 64}})
     EXPECT_EQ(net(randn({2, 3, size[0], size[1]})).shape(), (Shape{2, 3, size[0], size[1]}));
   const Tensor x = randn({1, 3, 35, 33}), y = net(x);
-  EXPECT_EQ(nn::fold_batch_norm(net).size(), 18u);
+  EXPECT_EQ(nn::fold_batch_norm(net).folded.size(), 18u);
   EXPECT_LT(test::relative_error(net(x), y), 1e-4);
 }
 

@@ -32,7 +32,7 @@ class Amsgrad : public optim::OptimizerWith<AmsgradOptions> {
 
  protected:
   void update_one(const optim::ParameterUpdate& u) override {
-    const Tensor beta1 = option("beta1", u), beta2 = option("beta2", u);
+    const Tensor beta1 = option(&Options::beta1, u), beta2 = option(&Options::beta2, u);
     const Tensor &m = u.states[0], &v = u.states[1], &largest = u.states[2];
     m.copy_(beta1 * m + (1 - beta1) * u.gradient);
     v.copy_(beta2 * v + (1 - beta2) * square(u.gradient));
@@ -40,8 +40,8 @@ class Amsgrad : public optim::OptimizerWith<AmsgradOptions> {
     const auto correction = [&](const Tensor& beta) {
       return options(u.group).bias_correction ? 1 - exp(u.step * log(beta)) : u.step * 0 + 1.0;
     };
-    const Tensor root = sqrt(largest / correction(beta2)) + option("eps", u);
-    u.parameter.add_(option("lr", u) * (m / correction(beta1) / root), -1);
+    const Tensor root = sqrt(largest / correction(beta2)) + option(&Options::eps, u);
+    u.parameter.add_(option(&Options::lr, u) * (m / correction(beta1) / root), -1);
   }
 };
 

@@ -38,7 +38,7 @@ function(run_failing)
 endfunction()
 
 # The loss of a head on made-up pictures falls; the other candidate is cancelled after 5 of its steps.
-run(COMMAND ${finetune} --cancel-second-after 5
+run(COMMAND ${finetune} --cancel-second-after 5 --overwrite
     EXPECT "first  step   1" "first  step  60" "second cancelled" "first  accuracy (0\\.[4-9]|1\\.0)" "saved finetuned")
 run(COMMAND ${classify} finetuned.safetensors ${images}/rgb.jpg ${images}/grey_16.png --top 2
     EXPECT "rgb\\.jpg\n  [01]\\.[0-9]+  wave [ABCD]\n  0\\.[0-9]+  wave [ABCD]\n[^ ]*grey_16\\.png\n")
@@ -50,7 +50,7 @@ run(COMMAND ${classify} --help EXPECT "^usage: classify")
 foreach(class dog cat)
   file(COPY ${images}/rgb.jpg ${images}/grey.png DESTINATION ${BUILD_DIR}/pictures/${class})
 endforeach()
-run(COMMAND ${finetune} --data pictures --weights finetuned.safetensors --out pets.safetensors --steps 3
+run(COMMAND ${finetune} --data pictures --weights finetuned.safetensors --out pets.safetensors --steps 3 --overwrite
     EXPECT "first  accuracy" "second accuracy" "saved pets")
 run(COMMAND ${classify} pets.safetensors ${images}/rgb.jpg EXPECT "  0\\.[0-9]+  cat\n" "  0\\.[0-9]+  dog\n")
 
@@ -63,6 +63,7 @@ run_failing(COMMAND ${classify} pets.safetensors ${CMAKE_CURRENT_LIST_FILE} EXPE
 run_failing(COMMAND ${classify} ${images}/rgb.jpg ${images}/rgb.jpg EXPECT "rgb.jpg")
 run_failing(COMMAND ${classify} ${SOURCE_DIR}/tests/fixtures/optim.safetensors ${images}/rgb.jpg
             EXPECT "optim.safetensors: model card: .*'model'")
-run_failing(COMMAND ${finetune} --data absent EXPECT "absent")
-run_failing(COMMAND ${finetune} --steps many EXPECT "--steps: expected a number of at least 1, got 'many'")
-run_failing(COMMAND ${finetune} --weights ${SOURCE_DIR}/tests/fixtures/optim.safetensors EXPECT "model card")
+run_failing(COMMAND ${finetune} --out pets.safetensors EXPECT "pets.safetensors exists: --overwrite replaces it")
+run_failing(COMMAND ${finetune} --data absent --overwrite EXPECT "absent")
+run_failing(COMMAND ${finetune} --steps many --overwrite EXPECT "--steps: expected a number of at least 1, got 'many'")
+run_failing(COMMAND ${finetune} --weights ${SOURCE_DIR}/tests/fixtures/optim.safetensors --overwrite EXPECT "model card")

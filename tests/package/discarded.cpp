@@ -11,7 +11,6 @@ void discard(nn::Sequential& net, const ProcessGroup& group, const Tensor& x) {
   Autocast{bfloat16};                                              // warned
   DataParallel(net.named_parameters(), {}, group);                 // warned
   distributed::Join(group, {});                                    // warned
-  distributed::StragglerMonitor{group};                            // warned
   trace::Profile("profile.json");                                  // warned
   cuda::DeviceScope(0);                                            // warned
   autograd::gradcheck([](const auto& in) { return in[0]; }, {x});  // warned

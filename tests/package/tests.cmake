@@ -1,5 +1,6 @@
 # The tests with label package. They check the repository as a whole: include rules, documentation, and an installed
-# tutti as its users see it. Most of them are CMake scripts of this folder.
+# tutti as its users see it. Most of them are CMake scripts of this folder. Without TUTTI_LONG_TESTS one installed package
+# is tested, and with them each way to install and to use one.
 function(add_package_test name)
   add_test(NAME package.${name} ${ARGN})
   set_tests_properties(package.${name} PROPERTIES LABELS package TIMEOUT 300)
@@ -23,8 +24,14 @@ add_package_test(discarded COMMAND ${CMAKE_COMMAND} -DCOMPILER=${CMAKE_CXX_COMPI
 add_package_test(readme_program COMMAND ${CMAKE_COMMAND} -DREADME=${PROJECT_SOURCE_DIR}/README.md
                  -DPROGRAM=${PROJECT_SOURCE_DIR}/examples/minimal.cpp -P ${package}/readme_program.cmake)
 add_package_test(doc_snippets COMMAND ${PROJECT_SOURCE_DIR}/docs/snippets.sh)
+# docs/reference.md lists what the public headers declare.
+find_package(Python3 COMPONENTS Interpreter)
+if(Python3_FOUND)
+  add_package_test(doc_reference COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/docs/reference.py)
+endif()
 # The commands of the pages run, with the programs of this build.
-if(TUTTI_BUILD_EXAMPLES AND TUTTI_HAS_IMAGES AND TUTTI_HAS_MPI AND NOT TUTTI_SANITIZE AND NOT BUILD_SHARED_LIBS)
+if(TUTTI_LONG_TESTS AND TUTTI_BUILD_EXAMPLES AND TUTTI_HAS_IMAGES AND TUTTI_HAS_MPI AND NOT TUTTI_SANITIZE
+   AND NOT BUILD_SHARED_LIBS)
   add_package_test(doc_commands COMMAND ${PROJECT_SOURCE_DIR}/docs/commands.sh ${PROJECT_BINARY_DIR})
   set_tests_properties(package.doc_commands PROPERTIES PROCESSORS 2)
 endif()
@@ -45,7 +52,7 @@ if(NOT TUTTI_SANITIZE)
                    -DSOURCE_DIR=${PROJECT_SOURCE_DIR} -P ${package}/install.cmake)
   set_tests_properties(package.install PROPERTIES FIXTURES_SETUP installed)
   set(components "")
-  foreach(part ONEDNN OPENMP MPI IMAGES CUDA NCCL)
+  foreach(part ONEDNN MPI IMAGES CUDA NCCL)
     if(TUTTI_HAS_${part})
       string(TOLOWER ${part} part)
       list(APPEND components ${part})
@@ -67,11 +74,14 @@ if(NOT TUTTI_SANITIZE)
   endfunction()
   add_pkg_config_test(consume_pkg_config ${installed}/prefix installed)
 
+endif()
+
+if(TUTTI_LONG_TESTS AND NOT TUTTI_SANITIZE)
   # A project that has tutti as a part of itself, without a preset, and is strict with all of its targets.
   add_package_test(host COMMAND ${CMAKE_COMMAND} -DPROJECT=${package}/host -DSOURCE_DIR=${PROJECT_SOURCE_DIR}
                    -DBUILD_DIR=${installed}/host -DCOMPILER=${CMAKE_CXX_COMPILER}
                    -DCCACHE=$<$<BOOL:${TUTTI_CCACHE}>:${TUTTI_CCACHE}> -P ${package}/host.cmake)
-  set_tests_properties(package.host PROPERTIES TIMEOUT 1800 ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
+  set_tests_properties(package.host PROPERTIES TIMEOUT 1800 COST 100 ENVIRONMENT "${TUTTI_TEST_ENVIRONMENT}")
 
   # What a shared library exports. It is made of the objects of the static one.
   set(shared tutti)
@@ -99,7 +109,7 @@ if(NOT TUTTI_SANITIZE)
                      -DBUILD_DIR=${PROJECT_BINARY_DIR}-shared -DPREFIX=${installed}/shared -DCOMPILER=${CMAKE_CXX_COMPILER}
                      -DNATIVE=${TUTTI_NATIVE} -DWERROR=${TUTTI_WERROR} -DMPI=${TUTTI_MPI} -DIMAGES=${TUTTI_IMAGES}
                      -P ${package}/install_shared.cmake)
-    set_tests_properties(package.install_shared PROPERTIES FIXTURES_SETUP installed_shared TIMEOUT 1800 ENVIRONMENT
+    set_tests_properties(package.install_shared PROPERTIES FIXTURES_SETUP installed_shared TIMEOUT 1800 COST 100 ENVIRONMENT
                          "CCACHE_IGNOREOPTIONS=-fvisibility=default -fno-visibility-inlines-hidden")
     add_pkg_config_test(consume_shared_pkg_config ${installed}/shared installed_shared)
     add_package_test(consume_shared_program COMMAND ${CMAKE_COMMAND} -DPREFIX=${installed}/shared

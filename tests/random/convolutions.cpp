@@ -11,11 +11,11 @@
 namespace tutti::test {
 namespace {
 
-Operation convolution(const std::string& name, decltype(&nn::convolution) call, int rank) {
+Operation convolution() {
   return {
-      "nn::" + name + "(const Tensor&, const Tensor&, const Tensor&, const ConvOptions&)",
+      "nn::convolution(const Tensor&, const Tensor&, const Tensor&, const ConvOptions&)",
       [=](Draw& draw) {
-        const int spatial = rank > 0 ? rank : static_cast<int>(draw.pick(1, 3));
+        const int spatial = static_cast<int>(draw.pick(1, 3));
         const std::int64_t size = spatial == 3 ? 4 : spatial == 2 ? 7 : 12;
         ConvolutionCase c = random_convolution(spatial, static_cast<int>(draw.pick(0, 2)),
                                                {2, 3, spatial == 3 ? 2 : 3, size});
@@ -27,7 +27,7 @@ Operation convolution(const std::string& name, decltype(&nn::convolution) call, 
         return Trial{
             .inputs = {draw.tensor(c.x), weights.tensor(c.w, Values::normal, dtype),
                        draw.chance(0.6) ? draw.tensor({c.w[0]}, Values::normal, dtype) : Tensor()},
-            .call = [=](const auto& in) { return call(in[0], in[1], in[2], c.options); },
+            .call = [=](const auto& in) { return nn::convolution(in[0], in[1], in[2], c.options); },
             .reference =
                 [=](const Arrays& in) {
                   return reference::convolution(in[0], in[1], in[2], c.options);
@@ -40,11 +40,12 @@ Operation convolution(const std::string& name, decltype(&nn::convolution) call, 
 }
 
 // A transposed convolution maps the output of a random convolution back to its input.
-Operation transposed(const std::string& name, decltype(&nn::conv_transpose) call, int rank) {
+Operation transposed() {
   return {
-      "nn::" + name + "(const Tensor&, const Tensor&, const Tensor&, const ConvTransposeOptions&)",
+      "nn::conv_transpose(const Tensor&, const Tensor&, const Tensor&, const "
+      "ConvTransposeOptions&)",
       [=](Draw& draw) {
-        const int spatial = rank > 0 ? rank : static_cast<int>(draw.pick(1, 3));
+        const int spatial = static_cast<int>(draw.pick(1, 3));
         const std::int64_t size = spatial == 3 ? 4 : spatial == 2 ? 7 : 12;
         ConvolutionCase c = random_convolution(spatial, static_cast<int>(draw.pick(0, 2)),
                                                {2, 3, spatial == 3 ? 2 : 3, size});
@@ -66,7 +67,8 @@ Operation transposed(const std::string& name, decltype(&nn::conv_transpose) call
             .inputs = {inputs.tensor(c.y, Values::normal, draw.dtype()),
                        weights.tensor(c.w, Values::normal, dtype),
                        draw.chance(0.6) ? draw.tensor({c.x[1]}, Values::normal, dtype) : Tensor()},
-            .call = [=](const auto& in) { return call(in[0], in[1], in[2], options); },
+            .call =
+                [=](const auto& in) { return nn::conv_transpose(in[0], in[1], in[2], options); },
             .reference =
                 [=](const Arrays& in) {
                   return reference::conv_transpose(in[0], in[1], in[2], c.options, output);
@@ -81,14 +83,6 @@ Operation transposed(const std::string& name, decltype(&nn::conv_transpose) call
 
 }  // namespace
 
-Family convolutions() {
-  return {"convolutions",
-          {convolution("convolution", nn::convolution, 0), convolution("conv1d", nn::conv1d, 1),
-           convolution("conv2d", nn::conv2d, 2), convolution("conv3d", nn::conv3d, 3),
-           transposed("conv_transpose", nn::conv_transpose, 0),
-           transposed("conv_transpose1d", nn::conv_transpose1d, 1),
-           transposed("conv_transpose2d", nn::conv_transpose2d, 2),
-           transposed("conv_transpose3d", nn::conv_transpose3d, 3)}};
-}
+Family convolutions() { return {"convolutions", {convolution(), transposed()}}; }
 
 }  // namespace tutti::test

@@ -2,12 +2,10 @@
 #include "operation.h"
 
 #include <tutti/autograd/functions.h>
-#include <tutti/autograd/recompute.h>
 #include <tutti/nn/activation.h>
 #include <tutti/nn/identity.h>
 
 #include <cmath>
-#include <numbers>
 
 namespace tutti::test {
 namespace {
@@ -43,31 +41,8 @@ Operation layer_of(const Operation& function, const std::string& name) {
 }
 
 Real sigmoid_of(Real x) { return 1 / (1 + std::exp(-x)); }
-Real normal_cdf(Real x) { return 0.5 * std::erfc(-x * std::sqrt(Real(0.5))); }
-Real silu_slope(Real x) { return sigmoid_of(x) * (1 + x * (1 - sigmoid_of(x))); }
 Real flat(Real) { return 0; }
 Real sign_of(Real x) { return std::isnan(x) ? x : Real((x > 0) - (x < 0)); }
-
-// A function that runs again in backward has the values and the gradients of the function.
-Operation recomputed() {
-  return {
-      "recompute(const std::function<Tensor(const std::vector<Tensor>&)>&, const "
-      "std::vector<Tensor>&)",
-      [](Draw& draw) {
-        const Shape shape = draw.shape();
-        return Trial{.inputs = {draw.tensor(shape), draw.tensor(shape)},
-                     .call =
-                         [](const auto& in) {
-                           return recompute([](const auto& t) { return t[0] * t[1] + t[1]; }, in);
-                         },
-                     .reference =
-                         [](const Arrays& in) {
-                           return zip(in[0], in[1],
-                                      [](const Number& a, const Number& b) { return a * b + b; });
-                         }};
-      },
-      {.roundings = 1, .gradient_roundings = 4}};
-}
 
 // A leaky ReLU, whose slope is drawn.
 Operation leaky_relu(bool is_layer) {
@@ -96,26 +71,11 @@ Family elementwise() {
   const Operation tanh = of_one(
       "tanh", tutti::tanh, [](Real x) { return std::tanh(x); },
       [](Real x) { return 1 - std::tanh(x) * std::tanh(x); });
-  const Operation silu = of_one(
-      "silu", tutti::silu, [](Real x) { return x / (1 + std::exp(-x)); }, silu_slope);
-  const Operation hardswish = of_one(
-      "hardswish", tutti::hardswish,
-      [](Real x) { return x <= -3  ? 0
-                          : x >= 3 ? x
-                                   : x * (x + 3) / 6; },
-      [](Real x) { return x <= -3  ? 0
-                          : x >= 3 ? 1
-                                   : x / 3 + Real(0.5); });
   const Operation sigmoid = of_one("sigmoid", tutti::sigmoid, sigmoid_of,
                                    [](Real x) { return sigmoid_of(x) * (1 - sigmoid_of(x)); });
   const Operation relu = of_one(
       "relu", tutti::relu, [](Real x) { return x <= 0 ? Real(0) : x; },
       [](Real x) { return x <= 0 ? Real(0) : Real(1); });
-  const Operation gelu = of_one(
-      "gelu", tutti::gelu, [](Real x) { return x * normal_cdf(x); },
-      [](Real x) {
-        return normal_cdf(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi_v<Real>);
-      });
   return {
       "elementwise",
       {
@@ -145,16 +105,10 @@ Family elementwise() {
           leaky_relu(true),
           tanh,
           layer_of<nn::Tanh>(tanh, "Tanh"),
-          silu,
-          layer_of<nn::SiLU>(silu, "SiLU"),
-          hardswish,
-          layer_of<nn::Hardswish>(hardswish, "Hardswish"),
           sigmoid,
           layer_of<nn::Sigmoid>(sigmoid, "Sigmoid"),
           relu,
           layer_of<nn::ReLU>(relu, "ReLU"),
-          gelu,
-          layer_of<nn::GELU>(gelu, "GELU"),
           layer_of<nn::Identity>(
               of_one(
                   "", {}, [](Real x) { return x; }, [](Real) { return Real(1); }),
@@ -166,7 +120,6 @@ Family elementwise() {
               "ceil", tutti::ceil, [](Real x) { return std::ceil(x); }, flat),
           of_one(
               "round", tutti::round, [](Real x) { return std::nearbyint(x); }, flat),
-          recomputed(),
       }};
 }
 

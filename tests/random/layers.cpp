@@ -6,15 +6,14 @@
 #include <tutti/autograd/functions.h>
 #include <tutti/distributed/process_group.h>
 #include <tutti/nn/activation.h>
-#include <tutti/nn/batch_norm/ghost.h>
 #include <tutti/nn/batch_norm/sync_batch_norm.h>
 #include <tutti/nn/conv.h>
 #include <tutti/nn/conv_transpose.h>
 #include <tutti/nn/flatten.h>
 #include <tutti/nn/instance_norm.h>
 #include <tutti/nn/linear.h>
+#include <tutti/nn/models/resnet.h>
 #include <tutti/nn/pooling.h>
-#include <tutti/nn/resnet.h>
 
 #include <memory>
 
@@ -105,36 +104,6 @@ Operation transposed_convolution(const std::string& name, int spatial) {
           {.gradient_roundings = 0, .takes_infinite = false, .nan_spread = NanSpread::samples}};
 }
 
-// Convolutions whose output has the sizes of the input; with an even kernel, the padding is larger
-// on the right.
-Operation same_convolution() {
-  return {"nn::Conv2d",
-          [](Draw& draw) {
-            const std::int64_t kernel = draw.pick(1, 4), dilation = draw.pick(1, 2),
-                               zeros = dilation * (kernel - 1);
-            const nn::Conv2d::Options options{.in = draw.pick(1, 3),
-                                              .out = draw.pick(1, 3),
-                                              .kernel = {kernel, 3},
-                                              .same_padding = true,
-                                              .dilation = {dilation, 1}};
-            const Shape shape{draw.batch(2), options.in, draw.pick(1, 5), draw.pick(1, 5)};
-            return trial_of(std::make_shared<nn::Conv2d>(options), draw.tensor(shape), draw,
-                            [=](const Arrays& in) {
-                              const Array y = reference::convolution(
-                                  in[0], in[1], in[2],
-                                  {{1, 1}, {(zeros + 1) / 2, 1}, {dilation, 1}, 1});
-                              Array same(Shape{y.size(0), y.size(1), shape[2], shape[3]});
-                              for_each_index(same.shape, [&](const Dims& index) {
-                                Dims from = index;
-                                from[2] += zeros % 2;
-                                same.at(index) = y.at(from);
-                              });
-                              return same;
-                            });
-          },
-          {.gradient_roundings = 0, .takes_infinite = false, .nan_spread = NanSpread::samples}};
-}
-
 Operation flatten() {
   return {"nn::Flatten", [](Draw& draw) {
             return trial_of(std::make_shared<nn::Flatten>(), draw.tensor(draw.shape(2)), draw,
@@ -221,25 +190,6 @@ Operation instance_norm(const std::string& name, int rank) {
             });
           },
           {.gradient_roundings = 1, .takes_infinite = false}};
-}
-
-// A batch of which half is a part; the parts of two copies of a batch have its statistics.
-Operation ghost_batch_norm() {
-  return {"nn::GhostBatchNorm",
-          [](Draw& draw) {
-            const Shape shape = batch_shape(draw, static_cast<int>(draw.pick(2, 5)));
-            const auto layer = std::make_shared<nn::GhostBatchNorm>(
-                std::make_shared<nn::BatchNorm>(nn::BatchNorm::Options{.channels = shape[1]}),
-                std::max<std::int64_t>(1, shape[0]));
-            Trial trial = trial_of(layer, draw.tensor(shape), draw, [](const Arrays& in) {
-              return reference::batch_norm(in[0], {.weight = in[1], .bias = in[2]});
-            });
-            trial.call = [=](const auto& in) {
-              return (*layer)(cat({in[0], in[0]})).slice(0, 0, in[0].size(0));
-            };
-            return trial;
-          },
-          {.takes_infinite = false}};
 }
 
 Operation sequential() {
@@ -358,7 +308,6 @@ Family layers() {
        {convolution<nn::Conv1d>("Conv1d", 1),
         convolution<nn::Conv2d>("Conv2d", 2),
         convolution<nn::Conv3d>("Conv3d", 3),
-        same_convolution(),
         transposed_convolution<nn::ConvTranspose1d>("ConvTranspose1d", 1),
         transposed_convolution<nn::ConvTranspose2d>("ConvTranspose2d", 2),
         transposed_convolution<nn::ConvTranspose3d>("ConvTranspose3d", 3),
@@ -373,7 +322,6 @@ Family layers() {
         batch_norm<nn::BatchNorm2d>("BatchNorm2d", 4, 4),
         batch_norm<nn::BatchNorm3d>("BatchNorm3d", 5, 5),
         batch_norm<nn::SyncBatchNorm>("SyncBatchNorm", 2, 5),
-        ghost_batch_norm(),
         instance_norm<nn::InstanceNorm1d>("InstanceNorm1d", 3),
         instance_norm<nn::InstanceNorm2d>("InstanceNorm2d", 4),
         instance_norm<nn::InstanceNorm3d>("InstanceNorm3d", 5),

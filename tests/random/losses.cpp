@@ -3,7 +3,6 @@
 #include "reference.h"
 
 #include <tutti/autograd/functions.h>
-#include <tutti/nn/drop_path.h>
 #include <tutti/nn/dropout.h>
 #include <tutti/nn/functional/dropout.h>
 #include <tutti/nn/loss.h>
@@ -88,88 +87,6 @@ Operation mse(bool is_layer) {
           {.gradient_roundings = 0}};
 }
 
-Operation nll(bool is_layer) {
-  return {
-      is_layer ? "nn::NLLLoss"
-               : "nn::nll_loss(const Tensor&, const Tensor&, const NLLLossOptions&)",
-      [=](Draw& draw) {
-        Shape shape = draw.shape(2);
-        const std::int64_t classes = draw.pick(1, 9);
-        shape[1] = classes;
-        Shape positions = shape;
-        positions.erase(1);
-        const Tensor weight = weight_for(draw, classes, draw.dtype());
-        const auto total = static_cast<Total>(draw.pick(0, 2));
-        const std::int64_t ignored = draw.chance(0.5) ? -100 : draw.pick(0, classes - 1);
-        return Trial{
-            .inputs = {draw.tensor(shape), draw.indices(positions, classes)},
-            .call =
-                [=](const auto& in) {
-                  const nn::NLLLossOptions options{
-                      .reduction = reduction_of(total), .ignore_index = ignored, .weight = weight};
-                  return is_layer ? nn::NLLLoss(options)(in[0], in[1])
-                                  : nn::nll_loss(in[0], in[1], options);
-                },
-            .reference =
-                [=, weights = numbers_of(weight)](const Arrays& in) {
-                  return reference::nll(
-                      in[0], in[1], {.reduction = total, .ignored = ignored, .weight = weights});
-                },
-            .options = fmt::format("reduction {} ignored {}{}", static_cast<int>(total), ignored,
-                                   weight.defined() ? " weighted" : ""),
-            .dtype = accumulate_dtype(draw.dtype())};
-      },
-      {.gradient_roundings = 0}};
-}
-
-Operation smooth_l1(bool is_layer) {
-  return {
-      is_layer ? "nn::SmoothL1Loss"
-               : "nn::smooth_l1_loss(const Tensor&, const Tensor&, const SmoothL1Options&)",
-      [=](Draw& draw) {
-        const Shape shape = draw.shape();
-        const auto total = static_cast<Total>(draw.pick(0, 2));
-        const double beta = 0.5 * static_cast<double>(draw.pick(0, 4));
-        return Trial{
-            .inputs = {draw.tensor(shape), draw.tensor(shape)},
-            .call =
-                [=](const auto& in) {
-                  const nn::SmoothL1Options options{.reduction = reduction_of(total), .beta = beta};
-                  return is_layer ? nn::SmoothL1Loss(options)(in[0], in[1])
-                                  : nn::smooth_l1_loss(in[0], in[1], options);
-                },
-            .reference =
-                [=](const Arrays& in) { return reference::smooth_l1(in[0], in[1], beta, total); },
-            .options = fmt::format("reduction {} beta {}", static_cast<int>(total), beta),
-            .dtype = accumulate_dtype(draw.dtype())};
-      },
-      {.gradient_roundings = 0}};
-}
-
-Operation binary_cross_entropy(bool is_layer) {
-  return {is_layer ? "nn::BCELoss"
-                   : "nn::binary_cross_entropy(const Tensor&, const Tensor&, LossReduction)",
-          [=](Draw& draw) {
-            const Shape shape = draw.shape();
-            const auto total = static_cast<Total>(draw.pick(0, 2));
-            // Probabilities that stay away from 0 and 1, where logarithms are bounded.
-            const Tensor probabilities = draw.layout(sigmoid(draw.tensor(shape) * 0.5));
-            return Trial{.inputs = {probabilities, draw.tensor(shape)},
-                         .call =
-                             [=, r = reduction_of(total)](const auto& in) {
-                               return is_layer ? nn::BCELoss(nn::LossOptions{r})(in[0], in[1])
-                                               : nn::binary_cross_entropy(in[0], in[1], r);
-                             },
-                         .reference =
-                             [=](const Arrays& in) {
-                               return reference::binary_cross_entropy(in[0], in[1], total);
-                             },
-                         .options = fmt::format("reduction {}", static_cast<int>(total)),
-                         .dtype = accumulate_dtype(draw.dtype())};
-          },
-          {.gradient_roundings = 0, .takes_infinite = false}};
-}
-
 Operation binary_cross_entropy_with_logits(bool is_layer) {
   return {is_layer ? "nn::BCEWithLogitsLoss"
                    : "nn::binary_cross_entropy_with_logits(const Tensor&, const Tensor&, const "
@@ -237,43 +154,14 @@ Operation dropout(bool is_layer) {
           {.gradient_roundings = 1}};
 }
 
-Operation drop_path(bool is_layer) {
-  return {is_layer ? "nn::DropPath" : "nn::drop_path(const Tensor&, double, bool, Generator&)",
-          [=](Draw& draw) {
-            const double p = draw.chance(0.1) ? 1 : 0.25 * static_cast<double>(draw.pick(0, 3));
-            const bool is_training = draw.chance(0.8);
-            const auto seed = static_cast<std::uint64_t>(draw.pick(0, 1000000));
-            return Trial{.inputs = {draw.tensor(draw.shape(1))},
-                         .call =
-                             [=](const auto& in) {
-                               Generator generator(seed);
-                               if (!is_layer)
-                                 return nn::drop_path(in[0], p, is_training, generator);
-                               manual_seed(seed);
-                               nn::DropPath layer({.p = p});
-                               layer.train(is_training);
-                               return layer(in[0]);
-                             },
-                         .reference =
-                             [=](const Arrays& in) {
-                               if (!is_training) return in[0];
-                               Generator generator(seed);
-                               return reference::drop_path(in[0], p, generator);
-                             },
-                         .options = fmt::format("p {}{}", p, is_training ? "" : " evaluation")};
-          },
-          {.gradient_roundings = 1}};
-}
-
 }  // namespace
 
 Family losses() {
   Family family{"losses", {cross_entropy(true, false)}};
   for (const bool is_layer : {false, true})
     for (const Operation& operation :
-         {cross_entropy(false, is_layer), nll(is_layer), mse(is_layer), smooth_l1(is_layer),
-          binary_cross_entropy(is_layer), binary_cross_entropy_with_logits(is_layer),
-          dropout(is_layer), drop_path(is_layer)})
+         {cross_entropy(false, is_layer), mse(is_layer), binary_cross_entropy_with_logits(is_layer),
+          dropout(is_layer)})
       family.operations.push_back(operation);
   return family;
 }

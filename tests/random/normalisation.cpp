@@ -112,7 +112,8 @@ Operation layer_norm(bool is_layer) {
                                if (!is_layer)
                                  return nn::layer_norm(in[0], normalized, in[1], in[2]);
                                nn::LayerNorm layer({.shape = normalized});
-                               layer.weight = in[1], layer.bias = in[2];
+                               layer.replace_tensor(layer.weight, in[1]),
+                                   layer.replace_tensor(layer.bias, in[2]);
                                return layer(in[0]);
                              },
                          .reference =
@@ -141,7 +142,8 @@ Operation group_norm(bool is_layer) {
                              [=, channels = shape[1]](const auto& in) {
                                if (!is_layer) return nn::group_norm(in[0], groups, in[1], in[2]);
                                nn::GroupNorm layer({.groups = groups, .channels = channels});
-                               layer.weight = in[1], layer.bias = in[2];
+                               layer.replace_tensor(layer.weight, in[1]),
+                                   layer.replace_tensor(layer.bias, in[2]);
                                return layer(in[0]);
                              },
                          .reference =

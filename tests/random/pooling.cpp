@@ -50,7 +50,7 @@ Operation pool(const std::string& name, Tensor (*call)(const Tensor&, const nn::
           traits};
 }
 
-Operation adaptive() {
+Operation adaptive_pool() {
   return {"nn::adaptive_avg_pool(const Tensor&, const Dims&)",
           [](Draw& draw) {
             const Shape shape = image(draw);
@@ -82,9 +82,11 @@ nn::InterpolateOptions interpolation(Draw& draw, const Shape& shape,
     if (has_factors) options.scale_factor.push_back(factor);
     else options.size.push_back(out);
     const Real between = out > 1 ? Real(in - 1) / static_cast<Real>(out - 1) : 0;
-    expected.scales.push_back(expected.align_corners ? between
-                              : has_factors          ? 1 / Real(factor)
-                                                     : Real(in) / static_cast<Real>(out));
+    const bool copies = expected.linear && shape[d] == out;  // whatever the factor
+    expected.scales.push_back(copies                   ? 1
+                              : expected.align_corners ? between
+                              : has_factors            ? 1 / Real(factor)
+                                                       : Real(in) / static_cast<Real>(out));
     expected.output.push_back(out);
   }
   return options;
@@ -117,12 +119,12 @@ Operation interpolate(const std::string& name, bool is_layer) {
 }  // namespace
 
 Family pooling() {
-  return {
-      "pooling",
-      {pool("max_pool", nn::max_pool, reference::max_pool, {.gradient_roundings = 0}),
-       pool("avg_pool", nn::avg_pool, reference::avg_pool, {.gradient_roundings = 0}), adaptive(),
-       interpolate("nn::interpolate(const Tensor&, const InterpolateOptions&)", false),
-       interpolate("nn::Upsample", true)}};
+  return {"pooling",
+          {pool("max_pool", nn::max_pool, reference::max_pool, {.gradient_roundings = 0}),
+           pool("avg_pool", nn::avg_pool, reference::avg_pool, {.gradient_roundings = 0}),
+           adaptive_pool(),
+           interpolate("nn::interpolate(const Tensor&, const InterpolateOptions&)", false),
+           interpolate("nn::Upsample", true)}};
 }
 
 }  // namespace tutti::test

@@ -224,33 +224,6 @@ std::vector<Operation> spread(const std::string& name, Tensor (*all)(const Tenso
   return {of_all, of_some};
 }
 
-Operation running_sum() {
-  return {"cumsum(const Tensor&, std::int64_t)",
-          [](Draw& draw) {
-            const auto [shape, dim] = shape_and_dim(draw);
-            return Trial{.inputs = {draw.tensor(shape)},
-                         .call = [d = dim](const auto& in) { return cumsum(in[0], d); },
-                         .reference =
-                             [d = dim](const Arrays& in) {
-                               Array sums = in[0];
-                               const int along = static_cast<int>(d < 0 ? d + in[0].rank() : d);
-                               for_each_index(sums.shape, [&](const Dims& index) {
-                                 if (index.empty() || index[along] == 0) return;
-                                 Dims before = index;
-                                 --before[along];
-                                 sums.at(index) = sums.at(before) + in[0].at(index);
-                               });
-                               return sums;
-                             },
-                         .options = "dim " + std::to_string(dim),
-                         .dtype = sum_dtype(draw.dtype())};
-          },
-          {.dtypes = {float32, float64, bfloat16, int64, uint8, boolean},
-           .roundings = 4,
-           .gradient_roundings = 5,
-           .takes_infinite = false}};
-}
-
 Operation softmax_along(const std::string& name, Tensor (*call)(const Tensor&, std::int64_t),
                         bool log) {
   return {name + "(const Tensor&, std::int64_t)",
@@ -286,8 +259,8 @@ Family reductions() {
   add(reduction("all", {tutti::all, tutti::all, all_of, false, boolean}, logic));
   add(spread("var", var, var, variance_of));
   add(spread("std", tutti::std, tutti::std, deviation_of));
-  add({largest_index(), largest_index_of_all(), running_sum(),
-       softmax_along("softmax", softmax, false), softmax_along("log_softmax", log_softmax, true)});
+  add({largest_index(), largest_index_of_all(), softmax_along("softmax", softmax, false),
+       softmax_along("log_softmax", log_softmax, true)});
   return family;
 }
 

@@ -123,19 +123,6 @@ Array linear(const Array& x, const Array& w, const Array& bias) {
   return is_defined(bias) ? zip(product, bias, add) : product;
 }
 
-Array embedding(const Array& indices, const Array& table, std::int64_t padding) {
-  Shape shape = indices.shape;
-  shape.push_back(table.size(1));
-  Array result(shape);
-  for_each_index(shape, [&](const Dims& index) {
-    const Dims at(index.begin(), index.end() - 1);
-    const auto row = static_cast<std::int64_t>(indices.at(at).value());
-    const Number& element = table.at({row, index.back()});
-    result.at(index) = row == padding ? Number(element.value()) : element;
-  });
-  return result;
-}
-
 Array convolution(const Array& x, const Array& w, const Array& bias,
                   const kernels::ConvOptions& options) {
   const Dims kernel = spatial(w.shape);
@@ -381,16 +368,6 @@ Array dropout(const Array& x, const std::vector<bool>& is_kept, double factor) {
   return y;
 }
 
-Array drop_path(const Array& x, double p, Generator& random) {
-  std::vector<bool> sample_is_kept, is_kept;
-  for (std::int64_t n = 0; n < x.size(0); ++n)
-    sample_is_kept.push_back(p == 0 || random.next() < (1 - p) * 0x1p32);
-  for_each_index(x.shape, [&](const Dims& index) {
-    is_kept.push_back(sample_is_kept[static_cast<std::size_t>(index[0])]);
-  });
-  return dropout(x, is_kept, p == 1 ? 0 : 1 / (1 - p));
-}
-
 Array total(const Array& losses, Total total, double count) {
   if (total == Total::none) return losses;
   const Array sum = reduce(losses, all_dims(losses.rank()), false, sum_of);
@@ -453,24 +430,6 @@ Array mse(const Array& input, const Array& target, Total reduction) {
   const Array difference = zip(input, target, subtract);
   return total(zip(difference, difference, multiply), reduction,
                static_cast<double>(input.values.size()));
-}
-
-Array smooth_l1(const Array& input, const Array& target, double beta, Total reduction) {
-  const Array losses = map(zip(input, target, subtract), [=](const Number& d) {
-    const Real size = std::abs(d.value());
-    if (size < beta) return d * d * (0.5 / Real(beta));
-    return Number::of(
-        d, size - Real(beta) / 2,
-        Number::Slope(std::isnan(size) ? size : Real((d.value() > 0) - (d.value() < 0))));
-  });
-  return total(losses, reduction, static_cast<double>(input.values.size()));
-}
-
-Array binary_cross_entropy(const Array& input, const Array& target, Total reduction) {
-  const Array losses = zip(target, input, [](const Number& t, const Number& p) {
-    return -(t * log(p) + (Number(1) - t) * log(Number(1) - p));
-  });
-  return total(losses, reduction, static_cast<double>(input.values.size()));
 }
 
 Array binary_cross_entropy_with_logits(const Array& logits, const Array& target,

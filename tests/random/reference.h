@@ -18,7 +18,6 @@ Array matmul(const Array& a, const Array& b);
 /// x (..., in) times the transpose of w (out, in), plus bias unless it is empty.
 Array linear(const Array& x, const Array& w, const Array& bias);
 /// The rows of `table` that `indices` name; no gradient flows to row `padding`.
-Array embedding(const Array& indices, const Array& table, std::int64_t padding);
 
 /// The cross-correlation of x with w, plus bias unless it is empty. The options have one number for
 /// each spatial dimension.
@@ -62,9 +61,6 @@ Array layer_norm(const Array& x, int dims, const Array& weight, const Array& bia
 /// Keeps the elements for which `is_kept` is set, times `factor`.
 Array dropout(const Array& x, const std::vector<bool>& is_kept, double factor);
 
-/// Keeps each sample with probability 1 - p, times 1 / (1 - p); `random` gives a number a sample.
-Array drop_path(const Array& x, double p, Generator& random);
-
 enum class Total { mean, sum, none };
 /// Returns the losses, their sum, or the sum over `count`.
 Array total(const Array& losses, Total total, double count);
@@ -77,12 +73,7 @@ struct CrossEntropy {
 };
 /// The targets are class indices, or class probabilities if they have the shape of the logits.
 Array cross_entropy(const Array& logits, const Array& targets, const CrossEntropy& arguments);
-/// The negative log-likelihood of class indices; `logs` are log-probabilities.
-Array nll(const Array& logs, const Array& targets, const CrossEntropy& arguments);
 Array mse(const Array& input, const Array& target, Total reduction);
-Array smooth_l1(const Array& input, const Array& target, double beta, Total reduction);
-/// The binary cross-entropy of probabilities.
-Array binary_cross_entropy(const Array& input, const Array& target, Total reduction);
 /// The binary cross-entropy of logits; an empty `pos_weight` is undefined.
 Array binary_cross_entropy_with_logits(const Array& logits, const Array& target,
                                        const Array& pos_weight, Total reduction);

@@ -48,7 +48,7 @@ Operation reshape() {
           moving};
 }
 
-Operation flatten() {
+Operation flatten_view() {
   return {"Tensor::flatten(std::int64_t, std::int64_t)",
           [](Draw& draw) {
             const Shape shape = draw.shape(1);
@@ -340,7 +340,7 @@ Operation stack() {
 }
 
 // Returns a shape and one of its dimensions that has elements.
-std::pair<Shape, int> shape_and_dim(Draw& draw) {
+std::pair<Shape, int> shape_and_filled_dim(Draw& draw) {
   Shape shape = draw.shape(draw.empty_batch() ? 2 : 1);
   const auto d = static_cast<int>(draw.pick(draw.empty_batch(), shape.size() - 1));
   shape[d] = std::max<std::int64_t>(1, shape[d]);
@@ -350,7 +350,7 @@ std::pair<Shape, int> shape_and_dim(Draw& draw) {
 Operation gathered() {
   return {"gather(const Tensor&, std::int64_t, const Tensor&)",
           [](Draw& draw) {
-            const auto [shape, dim] = shape_and_dim(draw);
+            const auto [shape, dim] = shape_and_filled_dim(draw);
             const auto d = dim;  // lambdas capture it
             Shape taken = shape;
             for (std::int64_t& size : taken) size = draw.pick(size > 0 ? 1 : 0, size);
@@ -373,7 +373,7 @@ Operation gathered() {
 Operation selected() {
   return {"index_select(const Tensor&, std::int64_t, const Tensor&)",
           [](Draw& draw) {
-            const auto [shape, dim] = shape_and_dim(draw);
+            const auto [shape, dim] = shape_and_filled_dim(draw);
             const auto d = dim;  // lambdas capture it
             Shape taken = shape;
             taken[d] = draw.pick(0, 9);
@@ -400,7 +400,7 @@ Operation ordered(Order kind, bool of_indices) {
   return {kind == Order::topk ? "topk(const Tensor&, std::int64_t, std::int64_t)"
                               : "sort(const Tensor&, std::int64_t, bool)",
           [=](Draw& draw) {
-            const auto [shape, dim] = shape_and_dim(draw);
+            const auto [shape, dim] = shape_and_filled_dim(draw);
             const auto d = dim;  // lambdas capture it
             const std::int64_t k = kind == Order::topk ? draw.pick(0, shape[d]) : shape[d];
             const auto order_of = [d, kind](const Array& x, const Dims& index) {
@@ -536,7 +536,7 @@ Family views() {
   detached.is_differentiable = false;
   return {"views",
           {reshape(),
-           flatten(),
+           flatten_view(),
            permute(),
            transpose(),
            slice(),

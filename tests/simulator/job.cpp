@@ -60,7 +60,8 @@ void run_job(const Layout& layout, std::uint64_t seed, Time limit,
     outcomes[r].was_stopped = is_frozen(r) && !has_ended(r);
     outcomes[r].peers = peers(r);
     outcomes[r].traffic = traffic(r);
-    for (const bool polls : {false, true}) outcomes[r].calls[polls] = calls(r, polls);
+    for (int where = 0; where < 3; ++where)
+      outcomes[r].calls[where] = calls(r, static_cast<Fault::Where>(where));
   }
   shared->end = now();
   shared->was_ended = was_ended();

@@ -30,7 +30,7 @@ struct Outcome {
   std::size_t marks = 0, peers = 0;
   Traffic traffic = {};                    ///< In all.
   std::array<Mark, most_marks> mark = {};  ///< The last one is that of the exit.
-  int calls[2] = {0, 0};                   ///< Of MPI, those that poll second.
+  int calls[3] = {0, 0, 0};                ///< By Fault::Where.
   char error[2000] = {};                   ///< What the function has thrown.
   char lines[1000] = {};                   ///< What the library printed on standard error.
 };

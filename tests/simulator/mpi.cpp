@@ -118,7 +118,7 @@ void start(const std::shared_ptr<Request>& collective, MPI_Request* request) {
 }
 
 void complete(const std::shared_ptr<Request>& request) {
-  for (progress(); !request->done; progress()) pause_poll(20 * microsecond);
+  for (progress(); !request->done; progress()) pause_poll();
 }
 
 void complete_collective(const std::shared_ptr<Request>& collective) {
@@ -295,7 +295,7 @@ int MPI_Recv(void* to, int count, MPI_Datatype type, int from, int tag, MPI_Comm
   return request->error;
 }
 int MPI_Iprobe(int from, int tag, MPI_Comm comm, int* arrived, MPI_Status* status) {
-  if (const int code = enter("MPI_Iprobe", true)) return code;
+  if (const int code = enter("MPI_Iprobe", Fault::at_poll)) return code;
   progress();
   const Communicator& in = resolve(comm);
   const Message* message = find_message(from, tag, 2 * in.id);
@@ -304,13 +304,13 @@ int MPI_Iprobe(int from, int tag, MPI_Comm comm, int* arrived, MPI_Status* statu
   return MPI_SUCCESS;
 }
 int MPI_Test(MPI_Request* request, int* done, MPI_Status* status) {
-  if (const int code = enter("MPI_Test", true)) return code;
+  if (const int code = enter("MPI_Test", Fault::at_poll)) return code;
   progress();
   *done = *request == MPI_REQUEST_NULL || (*request)->done;
   return *done && *request != MPI_REQUEST_NULL ? take(request, status) : MPI_SUCCESS;
 }
 int MPI_Testsome(int count, MPI_Request* requests, int* done, int* which, MPI_Status* statuses) {
-  if (const int code = enter("MPI_Testsome", true)) return code;
+  if (const int code = enter("MPI_Testsome", Fault::at_poll)) return code;
   progress();
   bool any = false, failed = false;
   *done = 0;

@@ -23,8 +23,8 @@ struct Host {  // the side of a rank
   std::vector<std::function<void()>> on_thaw;
   Time sender_free = 0, receiver_free = 0;
   Traffic traffic;
-  std::map<int, Time> last_arrival;  // by the rank that it has sent to
-  int calls[2] = {0, 0};
+  std::map<int, std::map<int, Time>> last_arrival;  // by the rank sent to, and by context
+  int calls[3] = {0, 0, 0};
 };
 
 struct Network {
@@ -45,9 +45,9 @@ bool fits(const Request& request, const Message& message) {
          (request.source == MPI_ANY_SOURCE || request.source == message.source);
 }
 
-// Returns when a message that leaves now arrives, were the link sound; the fault of the link may
-// make it later.
-Time departure(int from, int to, std::size_t bytes, const Link& link) {
+// Returns when a message that leaves now arrives. Only those of one communicator stay in order, as
+// MPI promises.
+Time arrival(int from, int to, int context, std::size_t bytes, const Link& link) {
   Host& sender = side(from);
   const Time leaves = std::max(now(), sender.sender_free) + link.overhead,
              moving = static_cast<Time>(static_cast<double>(bytes) * link.ns_per_byte);
@@ -61,18 +61,20 @@ Time departure(int from, int to, std::size_t bytes, const Link& link) {
       (touches(fault.rank, fault.other) || touches(fault.other, fault.rank)) &&
       now() >= fault.begin) {
     const bool over = fault.duration != never && now() >= fault.begin + fault.duration;
-    if (fault.kind == Fault::Kind::delay) arrives += fault.duration;
-    else if (fault.duration == never) arrives = never;
+    if (fault.duration == never) arrives = never;
+    else if (!over && fault.kind == Fault::Kind::delay) arrives += fault.duration;
     else if (!over) arrives = fault.begin + fault.duration + link.latency;
   }
-  Time& last = sender.last_arrival[to];
+  if (const Time jitter = network().layout.jitter; jitter > 0 && arrives != never)
+    arrives += static_cast<Time>(random()() % static_cast<std::uint64_t>(jitter));
+  Time& last = sender.last_arrival[to][context];
   return last = std::max(arrives, last);
 }
 
 // Calls `what` once the message is there and the receiver has time for it.
-void arrive(int from, int to, std::size_t bytes, std::function<void()> what) {
+void arrive(int from, int to, int context, std::size_t bytes, std::function<void()> what) {
   const Link& link = host_of(from) == host_of(to) ? in_host : between_hosts;
-  const Time arrives = departure(from, to, bytes, link);
+  const Time arrives = arrival(from, to, context, bytes, link);
   if (arrives == never) return;
   at(arrives, [=, what = std::move(what)]() mutable {
     Host& receiver = side(to);
@@ -95,18 +97,22 @@ void finish(Request& request, const Message& message, int rank) {
   wake_pollers(rank);
 }
 
-// A long message is asked for, and its sender, unless it is stopped, sends the bytes then.
+// A long message is asked for, and its sender, unless it is stopped, sends the bytes then. They are
+// read when the last of them arrives, so that a sender that changes them before is found.
 void fulfil(const std::shared_ptr<Request>& request, Message message, int rank) {
   if (!message.sending) return finish(*request, message, rank);
   request->source = message.source;
-  const int sender = message.source;
+  const int sender = message.source, context = message.context;
   auto shared = std::make_shared<Message>(std::move(message));
-  arrive(rank, sender, 0, [=] {
+  arrive(rank, sender, context, 0, [=] {
     when_running(sender, [=] {
-      shared->data.assign(shared->at_sender, shared->at_sender + shared->bytes);
-      shared->sending->done = true;
-      wake_pollers(sender);
-      arrive(sender, rank, shared->bytes, [=] { finish(*request, *shared, rank); });
+      arrive(sender, rank, context, shared->bytes, [=] {
+        if (has_ended(sender)) return;
+        shared->data.assign(shared->at_sender, shared->at_sender + shared->bytes);
+        shared->sending->done = true;
+        wake_pollers(sender);
+        finish(*request, *shared, rank);
+      });
     });
   });
 }
@@ -138,9 +144,11 @@ void stop(int rank, Time until) {
 int Layout::ranks() const { return std::accumulate(host_sizes.begin(), host_sizes.end(), 0); }
 
 std::vector<int> Layout::hosts() const {
-  std::vector<int> hosts;
-  for (std::size_t h = 0; h < host_sizes.size(); ++h)
-    hosts.insert(hosts.end(), static_cast<std::size_t>(host_sizes[h]), static_cast<int>(h));
+  std::vector<int> hosts, left = host_sizes;
+  while (static_cast<int>(hosts.size()) < ranks())
+    for (std::size_t h = 0; h < left.size(); ++h)
+      for (int n = in_turns ? std::min(left[h], 1) : left[h]; n > 0; --n, --left[h])
+        hosts.push_back(static_cast<int>(h));
   return hosts;
 }
 
@@ -158,20 +166,22 @@ void start_network(const Layout& layout) {
 const Layout& layout() { return network().layout; }
 Traffic traffic(int rank) { return side(rank).traffic; }
 std::size_t peers(int rank) { return side(rank).last_arrival.size(); }
-int calls(int rank, bool polls) { return side(rank).calls[polls]; }
+int calls(int rank, Fault::Where where) { return side(rank).calls[where]; }
 
-int enter(const char* call_name, bool polls) {
+int enter(const char* call_name, Fault::Where where) {
   const int rank = this_rank();
-  if (!polls) begin_call(call_name);
-  const int call = ++side(rank).calls[polls];
+  if (where != Fault::at_poll) begin_call(call_name);
+  const int call = ++side(rank).calls[where];
   const Fault& fault = network().layout.fault;
-  if (fault.rank != rank || fault.at_poll != polls || fault.call != call) return MPI_SUCCESS;
+  if (fault.rank != rank || fault.where != where || fault.call != call) return MPI_SUCCESS;
   const Time until = fault.duration == never ? never : now() + fault.duration;
   switch (fault.kind) {
     case Fault::Kind::die: stop(rank, never); break;
     case Fault::Kind::stop: stop(rank, until); break;
     case Fault::Kind::sleep: wait(nullptr, until, "sleeps"); break;
-    case Fault::Kind::error: return MPI_ERR_OTHER;
+    case Fault::Kind::error:
+    case Fault::Kind::hang:
+    case Fault::Kind::broken_device: return MPI_ERR_OTHER;
     default: break;
   }
   return MPI_SUCCESS;
@@ -204,7 +214,7 @@ std::shared_ptr<Request> send(int to, int context, int tag, const void* from, st
   request->done = bytes <= eager_bytes;
   if (request->done) message.data.assign(data, data + bytes);
   else message.at_sender = data, message.sending = request;
-  arrive(rank, to, request->done ? bytes : 0,
+  arrive(rank, to, context, request->done ? bytes : 0,
          [to, message = std::move(message)]() mutable { deliver(to, std::move(message)); });
   return request;
 }

@@ -11,23 +11,30 @@
 
 namespace tutti::simulator {
 
-/// What goes wrong. Calls are counted on each rank, those that only poll apart from the others.
+/// What goes wrong. Calls are counted on each rank, those that only poll and the launches on its
+/// device apart from the others.
 struct Fault {
-  enum class Kind { none, die, stop, sleep, error, delay, cut, host };
+  enum class Kind { none, die, stop, sleep, error, delay, cut, host, hang, broken_device };
+  enum Where { at_call, at_poll, at_launch };
   Kind kind = Kind::none;
-  int rank = 0;          ///< Of which rank; of a link or a host that goes, a rank of the host.
-  int other = 0;         ///< A rank of the other host of such a link.
-  bool at_poll = false;  ///< At a call that polls.
+  int rank = 0;   ///< Of which rank; of a link or a host that goes, a rank of the host.
+  int other = 0;  ///< A rank of the other host of such a link.
+  Where where = at_call;
   int call = 0;
-  Time begin = 0, duration = never;  ///< Of a link's fault, or of a stop or sleep.
+  /// Of a link's fault, or of a stop or sleep. A delay makes what is sent meanwhile late by as
+  /// much.
+  Time begin = 0, duration = never;
   int full_disk_of = -1;  ///< A rank; the disk of its host takes `room` bytes, of all its ranks.
   std::int64_t room = 0;
 };
 
 /// A job that is simulated.
 struct Layout {
-  std::vector<int> host_sizes;  ///< The ranks of each host; they follow each other.
+  std::vector<int> host_sizes;  ///< The number of ranks of each host.
+  bool in_turns = false;        ///< Rank 1 is on another host than rank 0, and so on.
+  Time jitter = 0;              ///< Each message may be late by so much.
   Fault fault = {};
+  bool has_devices = false;  ///< Calls travel through lanes, too (devices.h).
   int ranks() const;
   std::vector<int> hosts() const;  ///< By rank.
 };
@@ -67,8 +74,8 @@ Traffic traffic(int rank);
 std::size_t peers(int rank);
 
 /// Counts a call of this rank and carries out the fault that is due. Returns an error code.
-int enter(const char* call, bool polls = false);
-int calls(int rank, bool polls);
+int enter(const char* call, Fault::Where where = Fault::at_call);
+int calls(int rank, Fault::Where where);
 /// Returns how many of so many bytes the disk of the calling rank takes.
 std::size_t write_to_disk(std::size_t bytes);
 /// Lasts until every rank is there, as the launcher's own network brings them together.

@@ -9,6 +9,7 @@
 #include <queue>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -24,21 +25,24 @@ struct Thread {
   const void* address = nullptr;
   const char* what = "starts";
   Time since = 0;
-  Time idle = 0;  // the next pause of a poll
-  int yields = 0;
+  Time idle = 0;       // the latest pause of a poll
+  int free_polls = 0;  // before the next pause
   const char* call = "polls";
 };
 
 namespace {
 
-// Waits look at their deadlines once in 64 polls, which must stay within the second that lies
-// between the deadlines of different waits.
-constexpr Time longest_pause = 10 * millisecond;
+// Of a poll in vain. The longest is much less than the second that lies between the deadlines of
+// different waits.
+constexpr Time shortest_pause = 100 * microsecond, longest_pause = 50 * millisecond;
+
+// What changes within this time wakes those that poll once: switching threads is what costs most.
+constexpr Time wake_delay = 2 * microsecond;
 
 struct Event {
   Time at;
   std::uint64_t number;
-  std::function<void()> run;
+  mutable std::function<void()> run;          // moved out of the queue
   bool operator<(const Event& other) const {  // the latest first, for the queue
     return at != other.at ? at > other.at : number > other.number;
   }
@@ -47,7 +51,7 @@ struct Event {
 struct Rank {
   Thread* main = nullptr;
   Time frozen_until = 0;
-  bool ended = false;
+  bool ended = false, wakes_pollers = false;
   std::vector<Thread*> held = {};  // ready, but the rank is frozen
 };
 
@@ -106,10 +110,10 @@ Thread* next_thread() {
       rank_at(thread->rank).held.push_back(thread);
     }
     if (all.queue.empty() || all.queue.top().at > all.limit || all_have_ended()) return nullptr;
-    const Event event = all.queue.top();
+    all.now = std::max(all.now, all.queue.top().at);
+    const std::function<void()> run = std::move(all.queue.top().run);
     all.queue.pop();
-    all.now = std::max(all.now, event.at);
-    event.run();
+    run();
   }
 }
 
@@ -194,12 +198,20 @@ void wake(const void* address, bool everyone) {
   }
 }
 
-void pause_poll(Time least) {
-  self->idle = std::clamp(2 * self->idle, least, std::max(least, longest_pause));
-  if (wait(&rank_at(self->rank).held, scheduler().now + self->idle, self->call)) self->idle = 0;
+void pause_poll() {
+  self->idle = std::clamp(8 * self->idle, shortest_pause, longest_pause);
+  const bool woken = wait(&rank_at(self->rank).held, scheduler().now + self->idle, self->call);
+  if (woken) self->idle = 0;
+  self->free_polls = woken ? 0 : 63;
 }
 
-void wake_pollers(int rank) { wake(&rank_at(rank).held); }
+void wake_pollers(int rank) {
+  if (std::exchange(rank_at(rank).wakes_pollers, true)) return;
+  at(scheduler().now + wake_delay, [rank] {
+    rank_at(rank).wakes_pollers = false;
+    wake(&rank_at(rank).held);
+  });
+}
 
 void begin_call(const char* name) {
   self->call = name;
@@ -363,20 +375,27 @@ int __wrap_pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mu
   return woken ? 0 : ETIMEDOUT;
 }
 
+// An impatient wait, which yields and later sleeps 50 us between two polls, looks at its deadline
+// once in 64 polls. So many follow a pause in no time, unless the pause ended because something has
+// changed.
+static void pause_impatiently() {
+  if (self->free_polls > 0) --self->free_polls;
+  else pause_poll();
+}
+
 // Short sleeps are those between two polls.
 int __wrap_nanosleep(const timespec* time, timespec* left) {
   if (this_rank() < 0) return __real_nanosleep(time, left);
   const Time duration = to_time(*time);
-  if (duration <= millisecond) pause_poll(duration);
+  if (duration == 50 * microsecond) pause_impatiently();
+  else if (duration <= millisecond) pause_poll();
   else wait(nullptr, now() + duration, "sleeps");
   return 0;
 }
 
 int __wrap_sched_yield() {
   if (this_rank() < 0) return __real_sched_yield();
-  // 64 polls that follow each other take no virtual time: the library looks at its deadlines once
-  // in so many.
-  if (++self->yields % 64 == 0) pause_poll(microsecond);
+  pause_impatiently();
   return 0;
 }
 

@@ -35,9 +35,9 @@ void at(Time when, std::function<void()> what);
 /// Waits until wake() is called for this address, or until a time. Returns whether it was woken.
 bool wait(const void* address, Time until, const char* what);
 void wake(const void* address, bool all = true);
-/// Waits as a thread does that polls, until something of its rank changes (wake_pollers()). A
-/// thread that has polled long in vain waits up to 10 ms, so that idle ranks cost little.
-void pause_poll(Time least);
+/// Waits as a thread does that polls, until something of its rank changes (wake_pollers()), or 100
+/// us. A thread that has polled long in vain waits up to 50 ms, so that idle ranks cost little.
+void pause_poll();
 void wake_pollers(int rank);
 /// Names the call of MPI in which this thread polls next, and lets its next pause be short.
 void begin_call(const char* name);

@@ -1,5 +1,6 @@
 // The MPI backend of the library over the simulator: whole jobs of 2 to 1,024 ranks in virtual
 // time, and what they cost. faults_test.cpp has jobs in which something goes wrong.
+#include "operations.h"
 #include "training.h"
 
 #include <tutti/core/create.h>
@@ -21,7 +22,13 @@ using namespace std::chrono_literals;
 TEST(Simulator, AJobSucceedsOnHostsOfAnySizes) {
   for (const std::vector<int>& hosts :
        {std::vector{2}, {8}, {1, 1}, {3, 1}, {3, 3, 2}, {8, 8, 8, 8}, {7, 8, 1, 8, 3, 5}})
-    expect_success(simulate_training({.host_sizes = hosts}, 1));
+    for (const bool in_turns : {false, true}) {
+      const Layout layout{.host_sizes = hosts, .in_turns = in_turns};
+      expect_success(simulate_training(layout, 1));
+      if (in_turns && hosts.size() == 1) continue;
+      for (int program = 0; program < operation_programs; ++program)
+        expect_success(simulate_operations(layout, 1, program));
+    }
 }
 
 // What the ranks sent in a phase of the program, the most that one of them sent, and how long it
@@ -52,8 +59,8 @@ Layout hosts_of_8(int ranks) {
   return {.host_sizes = std::vector(static_cast<std::size_t>((ranks + 7) / 8), std::min(ranks, 8))};
 }
 
-// Prints a row of the table in docs/scaling.md. All of it grows as the ranks, and what one rank
-// sends as their logarithm.
+// Prints a row of the table in benchmarks/results/scaling.md. All of it grows as the ranks, and
+// what one rank sends as their logarithm.
 TEST(Simulator, Scale) {
   struct Bound {
     const char* phase;
@@ -101,7 +108,7 @@ TEST(Simulator, AFailureSendsMessagesInProportionToTheRanks) {
 }
 
 // The most messages that a rank sends to other hosts in an all-reduce of 8 KiB, 64 KiB and 8 MiB,
-// as mpi.count_messages counted them with Open MPI (docs/scaling.md).
+// as mpi.count_messages counted them with Open MPI (benchmarks/results/scaling.md).
 TEST(Simulator, SendsAsManyMessagesAsOpenMpi) {
   struct Counted {
     int hosts, on_host;

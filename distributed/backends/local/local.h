@@ -5,9 +5,15 @@
 
 namespace tutti::distributed::local {
 
-inline constexpr Capabilities capabilities = {};
+/// What makes a world of threads.
+struct Options {
+  int ranks = 1;
+  std::chrono::milliseconds timeout = default_group_timeout;
+  int ranks_per_host = 0;           ///< As in RunOptions.
+  bool communicates_alone = false;  ///< As in GroupInfo.
+};
 
-/// Makes a world of threads.
-RanksAsThreads make_thread_ranks(const ThreadWorldOptions& options);
+/// Makes the world groups of all ranks, by rank.
+std::vector<std::shared_ptr<Backend>> make_world(const Options& options);
 
 }  // namespace tutti::distributed::local

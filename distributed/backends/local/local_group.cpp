@@ -26,6 +26,7 @@ class Round : public PendingCollective {
   // What World asks for while the round is gathering.
   const Collective& call() const override;
   const GroupInfo& group() const override;
+  int rank() const override;
   Deadline deadline() const override { return deadline_; }
   PendingState pending_state() const override;
 
@@ -42,13 +43,13 @@ class Round : public PendingCollective {
 class LocalGroup {
  public:
   // The World's watcher checks the group while it lives. All ranks share it, so the rank in `info`
-  // has no meaning.
+  // has no meaning. The first call tells the group's id.
   LocalGroup(std::shared_ptr<World> world, GroupInfo info)
       : world_(std::move(world)),
         info_(std::move(info)),
         layout_(info_),
         last_calls_(info_.world_ranks.size(), 0) {
-    if (info_.size > 1) watch_.emplace(world_->watcher(), [this] { return check_rounds(); });
+    if (info_.size > 1) watch_ = watch(world_->watcher(), [this] { return check_rounds(); });
   }
 
   const GroupInfo& info() const { return info_; }
@@ -58,7 +59,7 @@ class LocalGroup {
   // Does not wait for other ranks.
   std::shared_ptr<Round> arrive(const Collective& call, const GroupInfo& caller);
   // Waits until the round is done. Throws where the world fails first.
-  void wait(const Round& round, const Collective& call, const GroupInfo& caller);
+  void wait(Round& round, const Collective& call, const GroupInfo& caller);
   bool is_done(const Round& round);
   // Returns the subgroup with this `info`. `number` counts how many subgroups with these members
   // the caller has asked for; ranks that ask with the same number get the same object.
@@ -71,18 +72,14 @@ class LocalGroup {
   bool check_rounds() noexcept;
   void compute(Round& round, const Collective& call, const GroupInfo& caller, World::Lock& lock);
 
-  struct Subgroup {
-    std::shared_ptr<LocalGroup> group;
-    std::size_t taken = 0;  // by how many of its members
-  };
-
   const std::shared_ptr<World> world_;
-  const GroupInfo info_;
+  GroupInfo info_;
   const HostLayout layout_;
   std::vector<std::int64_t> last_calls_;                   // by rank: the number of its latest call
   std::map<std::int64_t, std::shared_ptr<Round>> rounds_;  // those that wait for ranks
-  std::map<std::pair<std::vector<int>, int>, Subgroup> subgroups_;
-  std::optional<WatchScope> watch_;
+  // The copies that members have yet to take, by the members and the number.
+  std::map<std::pair<std::vector<int>, int>, std::vector<std::shared_ptr<LocalGroup>>> subgroups_;
+  std::shared_ptr<void> watch_;
 };
 
 // One rank's handle on a LocalGroup.
@@ -90,7 +87,6 @@ class LocalBackend : public Backend {
  public:
   LocalBackend(std::shared_ptr<LocalGroup> group, GroupInfo info)
       : Backend(std::move(info), group->world()), group_(std::move(group)) {}
-  bool accepts(Device device) const override { return device.is_cpu(); }
   std::shared_ptr<Work::State> submit(const Collective& call) override;
   std::shared_ptr<Backend> subgroup(const std::vector<int>& members,
                                     const std::string& name) override;
@@ -145,7 +141,6 @@ class LocalWork : public Work::State {
 }  // namespace
 
 std::shared_ptr<Work::State> LocalBackend::submit(const Collective& call) {
-  record(call);
   return std::make_shared<LocalWork>(group_, group_->arrive(call, info()), call, shared_info());
 }
 
@@ -159,6 +154,7 @@ std::shared_ptr<Backend> LocalBackend::subgroup(const std::vector<int>& members,
 std::shared_ptr<Round> LocalGroup::arrive(const Collective& call, const GroupInfo& caller) {
   World::Lock lock = world_->lock();
   world_->throw_if_failed(call, caller, lock);
+  info_.id = caller.id;
   std::shared_ptr<Round>& slot = rounds_[call.sequence];
   if (!slot) slot = std::make_shared<Round>(*this);
   const std::shared_ptr<Round> round = slot;
@@ -168,7 +164,7 @@ std::shared_ptr<Round> LocalGroup::arrive(const Collective& call, const GroupInf
 
   rounds_.erase(call.sequence);
   std::vector<Fingerprint> fingerprints;
-  for (const auto& each : round->calls) fingerprints.push_back(fingerprint(*each));
+  for (const auto& each : round->calls) fingerprints.push_back(each->fingerprint);
   if (std::string why = disagreement(fingerprints); !why.empty()) {
     world_->fail({.at = describe(call, caller), .what = std::move(why)}, lock);
     world_->throw_if_failed(call, caller, lock);
@@ -207,7 +203,7 @@ void LocalGroup::compute(Round& round, const Collective& call, const GroupInfo& 
   world_->notify(lock);
 }
 
-void LocalGroup::wait(const Round& round, const Collective& call, const GroupInfo& caller) {
+void LocalGroup::wait(Round& round, const Collective& call, const GroupInfo& caller) {
   World::Lock lock = world_->lock();
   while (round.stage != Round::Stage::done) {
     if (round.stage == Round::Stage::computing) {
@@ -247,12 +243,14 @@ void Round::add(int rank, const Collective& call) {
   if (const auto mine = Deadline::after(call.timeout); mine.at < deadline_.at) deadline_ = mine;
 }
 
-const Collective& Round::call() const {
-  return **std::find_if(calls.begin(), calls.end(),
-                        [](const auto& call) { return call.has_value(); });
-}
+const Collective& Round::call() const { return *calls[static_cast<std::size_t>(rank())]; }
 
 const GroupInfo& Round::group() const { return group_.info(); }
+
+int Round::rank() const {
+  return static_cast<int>(std::ranges::find_if(calls, &std::optional<Collective>::has_value) -
+                          calls.begin());
+}
 
 PendingState Round::pending_state() const {
   PendingState state{.last_completed = group_.last_completed()};
@@ -265,36 +263,33 @@ std::shared_ptr<LocalGroup> LocalGroup::subgroup(const std::vector<int>& members
                                                  const GroupInfo& info) {
   const World::Lock lock = world_->lock();
   const auto key = std::pair(members, number);
-  Subgroup& entry = subgroups_[key];
-  if (!entry.group) entry.group = std::make_shared<LocalGroup>(world_, info);
-  const std::shared_ptr<LocalGroup> group = entry.group;
-  if (++entry.taken == members.size()) subgroups_.erase(key);
+  auto& copies = subgroups_[key];
+  if (copies.empty()) copies.assign(members.size(), std::make_shared<LocalGroup>(world_, info));
+  std::shared_ptr<LocalGroup> group = std::move(copies.back());
+  copies.pop_back();
+  if (copies.empty()) subgroups_.erase(key);
   return group;
 }
 
-RanksAsThreads make_thread_ranks(const ThreadWorldOptions& options) {
+std::vector<std::shared_ptr<Backend>> make_world(const Options& options) {
   GroupInfo info{.size = options.ranks,
                  .group = "world",
                  .backend = "local",
                  .timeout = options.timeout,
-                 .capabilities = capabilities,
+                 .communicates_alone = options.communicates_alone,
                  .world_ranks = all_ranks(options.ranks)};
-  info.capabilities.rank_order_sums = options.ranks_per_host == 0;
   for (int rank = 0; rank < options.ranks && options.ranks_per_host > 0; ++rank)
     info.hosts.push_back(rank / options.ranks_per_host);
   const auto world =
       std::make_shared<World>(World::Options{.departed_one = "its function has returned",
                                              .departed_many = "their functions have returned"});
   const auto group = std::make_shared<LocalGroup>(world, info);
-  return {.join =
-              [=](int rank) {
-                GroupInfo mine = info;
-                mine.rank = mine.local_rank = rank;
-                return std::make_shared<LocalBackend>(group, mine);
-              },
-          .fail = [world](const Failure& why) { world->fail(why); },
-          .depart = [world](int rank) { world->depart(rank); },
-          .finish = [world] { world->watcher().stop(); }};
+  std::vector<std::shared_ptr<Backend>> ranks;
+  for (info.rank = 0; info.rank < options.ranks; ++info.rank) {
+    info.local_rank = info.rank;
+    ranks.push_back(std::make_shared<LocalBackend>(group, info));
+  }
+  return ranks;
 }
 
 }  // namespace tutti::distributed::local

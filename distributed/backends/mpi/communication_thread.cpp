@@ -36,7 +36,7 @@ class CommunicationThread::TaskWork : public Work::State {
 CommunicationThread::CommunicationThread(std::shared_ptr<const HostCommunicators> comms)
     : comms_(std::move(comms)), threaded_(allows_threads()) {
   if (!threaded_ || comms_->layout().is_one_host()) return;  // one host has large calls only
-  unwaited_tasks_.emplace(comms_->world().watcher(), [this] {
+  unwaited_tasks_ = watch(comms_->world().watcher(), [this] {
     const std::lock_guard lock(mutex_);
     take_unwaited_tasks();
     return false;

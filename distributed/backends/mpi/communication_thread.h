@@ -56,7 +56,7 @@ class CommunicationThread : public std::enable_shared_from_this<CommunicationThr
   bool stopping_ = false;
   std::thread thread_;  // started by the first call that needs it
   // Lets the watcher hand calls for which nobody waits to the thread.
-  std::optional<WatchScope> unwaited_tasks_;
+  std::shared_ptr<void> unwaited_tasks_;
 };
 
 }  // namespace tutti::distributed::mpi

@@ -14,37 +14,16 @@ std::string name_members(const std::vector<int>& members) {
 }
 
 // Tags of MPI_Comm_create_group, which keep the communicators of a group apart.
-enum CreationTag { tag_of_all = 1, tag_of_host, tag_across_hosts };
+constexpr int tag_of_all = 1, tag_of_host = 2, tag_across_hosts = 3;
 
-// The ranks of this host, with the lowest of them in the world. All processes call it.
-struct OwnHost {
-  int local_rank = 0, lowest = 0, size = 1;
-
-  explicit OwnHost(int rank) {
-    MPI_Comm host = MPI_COMM_NULL;
-    {
-      const BlockingCall guard("MPI_Comm_split_type", "all processes");
-      check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
-            "MPI_Comm_split_type");
-    }
-    check(MPI_Comm_rank(host, &local_rank), "MPI_Comm_rank");
-    check(MPI_Comm_size(host, &size), "MPI_Comm_size");
-    {
-      const BlockingCall guard("MPI_Allreduce", "all processes of this host");
-      check(MPI_Allreduce(&rank, &lowest, 1, MPI_INT, MPI_MIN, host), "MPI_Allreduce");
-    }
-    const BlockingCall guard("MPI_Comm_free", "all processes of this host");
-    MPI_Comm_free(&host);
-  }
-};
-
-// Returns the lowest rank on the host of each of `size` ranks. An all-reduce of three numbers tells
-// whether all hosts have as many ranks, which follow each other. Only where they have not is a
-// number for each rank sent to each rank. All processes call it.
-std::vector<int> lowest_ranks(int rank, int size, const OwnHost& own) {
+// Returns the lowest rank on the host of each of `size` ranks. The host of this one has so many
+// ranks, of which `own_lowest` is the lowest. An all-reduce of three numbers tells whether all
+// hosts have as many ranks, which follow each other. Only where they have not is a number for each
+// rank sent to each rank. All processes call it.
+std::vector<int> lowest_ranks(int rank, int size, int on_host, int own_lowest) {
   std::vector<int> lowest(static_cast<std::size_t>(size));
-  const auto usual = [&](int r) { return r / own.size * own.size; };
-  const int mine[] = {own.size, -own.size, own.lowest != usual(rank)};
+  const auto usual = [&](int r) { return r / on_host * on_host; };
+  const int mine[] = {on_host, -on_host, own_lowest != usual(rank)};
   int most[std::size(mine)];
   {
     const BlockingCall guard("MPI_Allreduce", "all processes");
@@ -56,7 +35,7 @@ std::vector<int> lowest_ranks(int rank, int size, const OwnHost& own) {
     return lowest;
   }
   const BlockingCall guard("MPI_Allgather", "all processes");
-  check(MPI_Allgather(&own.lowest, 1, MPI_INT, lowest.data(), 1, MPI_INT, MPI_COMM_WORLD),
+  check(MPI_Allgather(&own_lowest, 1, MPI_INT, lowest.data(), 1, MPI_INT, MPI_COMM_WORLD),
         "MPI_Allgather");
   return lowest;
 }
@@ -107,16 +86,29 @@ Communicator::~Communicator() {
   MPI_Comm_free(&comm_);
 }
 
-Hosts find_hosts() {
-  int rank = 0, size = 1;
-  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank), "MPI_Comm_rank");
-  check(MPI_Comm_size(MPI_COMM_WORLD, &size), "MPI_Comm_size");
-  OwnHost own(rank);
-  if (const int emulated = emulated_ranks_per_host(); emulated > 0) {
-    own.size = emulated;
-    own.lowest = rank / emulated * emulated;
+void find_hosts(GroupInfo& world) {
+  MPI_Comm host = MPI_COMM_NULL;
+  int lowest = 0, on_host = 1;
+  {
+    const BlockingCall guard("MPI_Comm_split_type", "all processes");
+    check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
+          "MPI_Comm_split_type");
   }
-  return {.numbers = lowest_ranks(rank, size, own), .local_rank = own.local_rank};
+  check(MPI_Comm_rank(host, &world.local_rank), "MPI_Comm_rank");
+  check(MPI_Comm_size(host, &on_host), "MPI_Comm_size");
+  {
+    const BlockingCall guard("MPI_Allreduce", "all processes of this host");
+    check(MPI_Allreduce(&world.rank, &lowest, 1, MPI_INT, MPI_MIN, host), "MPI_Allreduce");
+  }
+  {
+    const BlockingCall guard("MPI_Comm_free", "all processes of this host");
+    MPI_Comm_free(&host);
+  }
+  if (const int emulated = emulated_ranks_per_host(); emulated > 0) {
+    on_host = emulated;
+    lowest = world.rank / emulated * emulated;
+  }
+  world.hosts = lowest_ranks(world.rank, world.size, on_host, lowest);
 }
 
 HostCommunicators::HostCommunicators(std::shared_ptr<World> world,

@@ -31,14 +31,9 @@ class Communicator {
   MPI_Comm comm_ = MPI_COMM_NULL;
 };
 
-/// Which processes of MPI_COMM_WORLD share a host.
-struct Hosts {
-  std::vector<int> numbers;  ///< Of each process's host.
-  int local_rank = 0;        ///< The number of this process among those of its host.
-};
-
-/// Finds the hosts, or those that emulated_ranks_per_host() makes. All processes call it.
-Hosts find_hosts();
+/// Finds which processes of MPI_COMM_WORLD share a host, or those that emulated_ranks_per_host()
+/// puts together, and sets `hosts` and `local_rank` of the world. All processes call it.
+void find_hosts(GroupInfo& world);
 
 /// The communicators of a group. Where the group is on one host, there is only one. The group and
 /// all that is under way on it share them, and the last of them frees them.

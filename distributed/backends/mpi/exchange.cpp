@@ -10,7 +10,7 @@ namespace tutti::distributed::mpi {
 namespace {
 
 constexpr std::size_t header_bytes = 256;
-static_assert(sizeof(Fingerprint) <= header_bytes && std::is_trivially_copyable_v<Fingerprint>);
+static_assert(sizeof(Fingerprint) == header_bytes && std::is_trivially_copyable_v<Fingerprint>);
 
 }  // namespace
 
@@ -21,7 +21,6 @@ Exchange::Exchange(std::shared_ptr<const HostCommunicators> comms, const Collect
       deadline_(Deadline::after(call.timeout)),
       rank_(static_cast<int>(comms_->layout().index)),
       size_(static_cast<int>(comms_->layout().own_host().size())),
-      own_fingerprint_(fingerprint(call)),
       requests_(2 * static_cast<std::size_t>(size_), MPI_REQUEST_NULL) {
   // All ranks of the group must come to the same answer, whatever the number of ranks on their
   // hosts.
@@ -50,8 +49,7 @@ void Exchange::post() {
   const std::size_t message = header_bytes + most;
   sending_ = message_memory(in_slices ? message * static_cast<std::size_t>(size_) : message);
   const auto fill = [&](char* to, std::size_t from) {
-    std::memcpy(to, &own_fingerprint_, sizeof(own_fingerprint_));
-    std::memset(to + sizeof(own_fingerprint_), 0, header_bytes - sizeof(own_fingerprint_));
+    std::memcpy(to, &call_.fingerprint, sizeof(call_.fingerprint));
     if (most > 0)
       std::memcpy(to + header_bytes, static_cast<const char*>(call_.input.raw()) + from, most);
   };
@@ -123,7 +121,7 @@ void Exchange::wait_for_agreement(bool patient) {
 }
 
 std::string Exchange::disagreement() const {
-  std::vector<Fingerprint> fingerprints(static_cast<std::size_t>(size_), own_fingerprint_);
+  std::vector<Fingerprint> fingerprints(static_cast<std::size_t>(size_), call_.fingerprint);
   for (int r = 0; r < size_; ++r)
     if (r != rank_)
       std::memcpy(&fingerprints[static_cast<std::size_t>(r)], message_from(r), sizeof(Fingerprint));

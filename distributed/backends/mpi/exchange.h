@@ -53,7 +53,6 @@ class Exchange : public PendingMessages {
   /// Returns the data that the rank of this index on the host gives, on the leader of the host,
   /// after wait_for_agreement() and where has_data().
   const char* data_of(std::size_t index) const;
-  const Fingerprint& own_fingerprint() const { return own_fingerprint_; }
 
  private:
   void post_receives();
@@ -68,7 +67,6 @@ class Exchange : public PendingMessages {
   int rank_, size_;    // on this host
   std::size_t limit_;  // of the data that travels with a fingerprint
   bool has_data_;
-  Fingerprint own_fingerprint_;
   std::shared_ptr<char[]> sending_, received_;
   std::size_t slot_bytes_ = 0;         // of one rank's message in received_
   std::vector<MPI_Request> requests_;  // receives by rank, then sends by rank; null for this rank

@@ -36,13 +36,8 @@ MPI_Datatype mpi_type(DType dtype) {
   }
 }
 
-// The type and operation with which MPI reduces the partial results of the hosts.
-struct PartialReduction {
-  MPI_Datatype type;
-  MPI_Op op;
-};
-
-PartialReduction partial_reduction(const DataFlow& flow, ReduceOp op) {
+// Returns the type and operation with which MPI reduces the partial results of the hosts.
+std::pair<MPI_Datatype, MPI_Op> partial_reduction(const DataFlow& flow, ReduceOp op) {
   // What no rank gives is zero, so the bits of all hosts are put together.
   if (!flow.reduces()) return {MPI_BYTE, MPI_BOR};
   const MPI_Datatype type = mpi_type(flow.partial_dtype());
@@ -55,13 +50,6 @@ PartialReduction partial_reduction(const DataFlow& flow, ReduceOp op) {
 }
 
 }  // namespace
-
-// The hosts agree where the largest and the smallest hash are equal.
-struct HostCollective::Vote {
-  Transfers transfers;
-  std::uint64_t* sent;  // the hash and its complement
-  std::uint64_t* largest;
-};
 
 struct HostCollective::Block {
   Transfers scatter, between, gather;
@@ -93,11 +81,10 @@ void HostCollective::agree() {
   exchange_.wait_for_agreement(patient_);
   exchange_.restart_deadline();
   if (layout_.is_one_host()) return;
-  Transfers verdict(*comms_, exchange_, memory_, Transfers::Stage::arriving);
+  Transfers verdict(*comms_, exchange_, memory_);
   if (layout_.is_leader()) {
-    Vote vote{{*comms_, exchange_, memory_, Transfers::Stage::arriving}, nullptr, nullptr};
-    start_vote(vote);
-    finish_vote(vote);
+    Transfers vote(*comms_, exchange_, memory_);
+    finish_vote(vote, start_vote(vote));
     for (std::size_t i = 1; i < layout_.own_host().size(); ++i)
       verdict.send(nullptr, 0, i, Transfers::Tag::result);
   } else {
@@ -110,10 +97,10 @@ void HostCollective::agree() {
 
 // The leader's part of a small collective.
 void HostCollective::lead() {
-  Vote vote{{*comms_, exchange_, memory_, Transfers::Stage::arriving}, nullptr, nullptr};
-  Transfers data(*comms_, exchange_, memory_, Transfers::Stage::in_transfer),
-      results(*comms_, exchange_, memory_, Transfers::Stage::in_transfer);
-  start_vote(vote);
+  Transfers vote(*comms_, exchange_, memory_),
+      data(*comms_, exchange_, memory_, Transfers::in_transfer),
+      results(*comms_, exchange_, memory_, Transfers::in_transfer);
+  const std::uint64_t* const largest = start_vote(vote);
   // Where the hosts turn out to disagree, MPI may find messages of different sizes and says so on
   // standard error. The data is not waited for then.
   Piece whole = allocate(0, flow_.count(), false);
@@ -125,7 +112,7 @@ void HostCollective::lead() {
     combine(whole, inputs);
     start_between_hosts(whole, data);
   }
-  finish_vote(vote);
+  finish_vote(vote, largest);
   exchange_.restart_deadline();
   data.wait(patient_);
   hand_out(whole, finish(whole), results, Transfers::Tag::result, true);
@@ -135,7 +122,7 @@ void HostCollective::lead() {
 // What the other ranks of its host do meanwhile.
 void HostCollective::follow() {
   const Elements taken = flow_.takes(rank_at(layout_.index));
-  Transfers result(*comms_, exchange_, memory_, Transfers::Stage::arriving);
+  Transfers result(*comms_, exchange_, memory_);
   const std::size_t bytes = flow_.bytes(taken.count());
   char* received = memory_->allocate(bytes);
   result.receive(received, bytes, 0, Transfers::Tag::result);
@@ -143,28 +130,30 @@ void HostCollective::follow() {
   if (bytes > 0) std::memcpy(output_at(taken.begin), received, bytes);
 }
 
-void HostCollective::start_vote(Vote& vote) {
-  vote.sent = reinterpret_cast<std::uint64_t*>(memory_->allocate(4 * sizeof(std::uint64_t)));
-  vote.largest = vote.sent + 2;
-  vote.sent[0] = exchange_.own_fingerprint().hash();
-  vote.sent[1] = ~vote.sent[0];
-  check(MPI_Iallreduce(vote.sent, vote.largest, 2, MPI_UINT64_T, MPI_MAX, comms_->across_hosts(),
-                       &vote.transfers.add_between_hosts(0)),
+// Returns where the largest hash of a call and the largest complement are to lie. The hosts agree
+// where the largest and the smallest hash are equal.
+const std::uint64_t* HostCollective::start_vote(Transfers& vote) {
+  auto* const sent = reinterpret_cast<std::uint64_t*>(memory_->allocate(4 * sizeof(std::uint64_t)));
+  sent[0] = call().fingerprint.hash();
+  sent[1] = ~sent[0];
+  check(MPI_Iallreduce(sent, sent + 2, 2, MPI_UINT64_T, MPI_MAX, comms_->across_hosts(),
+                       &vote.add_between_hosts(0)),
         "MPI_Iallreduce");
+  return sent + 2;
 }
 
-void HostCollective::finish_vote(Vote& vote) {
-  vote.transfers.wait(patient_);
-  if (vote.largest[0] != ~vote.largest[1]) name_disagreement();
+void HostCollective::finish_vote(Transfers& vote, const std::uint64_t* largest) {
+  vote.wait(patient_);
+  if (largest[0] != ~largest[1]) name_disagreement();
 }
 
 // The leader of host 0 collects the calls of the others and fails the world with what it finds. The
 // others wait for that.
 void HostCollective::name_disagreement() {
   constexpr std::size_t bytes = sizeof(Fingerprint);
-  Transfers calls(*comms_, exchange_, memory_, Transfers::Stage::arriving);
+  Transfers calls(*comms_, exchange_, memory_);
   char* memory = memory_->allocate(bytes * (layout_.hosts.size() + 1));
-  std::memcpy(memory, &exchange_.own_fingerprint(), bytes);
+  std::memcpy(memory, &call().fingerprint, bytes);
   if (layout_.host != 0) {
     calls.send(memory, bytes, 0, Transfers::Tag::calls);
     // Never sent: the failure comes instead.
@@ -210,9 +199,9 @@ void HostCollective::start_between_hosts(const Piece& piece, Transfers& transfer
           "MPI_Ibcast");
     return;
   }
-  const PartialReduction reduction = partial_reduction(flow_, call().op);
+  const auto [type, op] = partial_reduction(flow_, call().op);
   check(
-      MPI_Iallreduce(piece.partial, piece.result, count, reduction.type, reduction.op,
+      MPI_Iallreduce(piece.partial, piece.result, count, type, op,
                      comms_->across_hosts(piece.slice), &transfers.add_between_hosts(piece.slice)),
       "MPI_Iallreduce");
 }
@@ -268,7 +257,7 @@ void HostCollective::move() {
   const std::int64_t elements = static_cast<std::int64_t>(comms_->slices()) * piece_elements_,
                      blocks = (flow_.count() + elements - 1) / elements;
   const auto transfers = [&] {
-    return Transfers(*comms_, exchange_, memory_, Transfers::Stage::in_transfer);
+    return Transfers(*comms_, exchange_, memory_, Transfers::in_transfer);
   };
   std::array<Block, 3> slots{{{transfers(), transfers(), transfers()},
                               {transfers(), transfers(), transfers()},

@@ -40,12 +40,11 @@ class HostCollective {
     char *received = nullptr, *partial = nullptr, *result = nullptr;
   };
   struct Block;  // the pieces of this rank and the transfers of all pieces of a block
-  struct Vote;
 
   void lead();
   void follow();
-  void start_vote(Vote& vote);
-  void finish_vote(Vote& vote);
+  const std::uint64_t* start_vote(Transfers& vote);
+  void finish_vote(Transfers& vote, const std::uint64_t* largest);
   [[noreturn]] void name_disagreement();
   void combine(const Piece& piece, const std::vector<const char*>& inputs);
   void start_between_hosts(const Piece& piece, Transfers& transfers);

@@ -76,40 +76,41 @@ bool stop_mpi_use() {
   return own.is_taken = own.usage.try_lock_until(deadline);
 }
 
+std::vector<std::shared_ptr<World>> live_worlds() {
+  std::vector<std::shared_ptr<World>> all;
+  for (const auto& each : process().worlds)
+    if (auto world = each.lock()) all.push_back(std::move(world));
+  return all;
+}
+
+// Gives the devices the timeout for the calls of the lanes of all worlds.
+void wait_for_devices() {
+  for (const auto& world : live_worlds()) world->wait_for_devices(process().timeout.load());
+}
+
+void end_lanes() {
+  const std::chrono::milliseconds timeout = process().timeout;
+  for (const auto& world : live_worlds())
+    world->end_lanes(std::min<std::chrono::milliseconds>(10s, timeout));
+}
+
+// Ends the threads that would destroy a world with its last lane while MPI is being finalised.
+void stop_watchers() {
+  for (const auto& world : live_worlds()) world->watcher().stop();
+}
+
 // MPI_Finalize calls this before all else, so that an application that finalises MPI itself keeps
 // the library's own threads out of it too. Each collective under way ends at its deadline.
 int take_mpi_from_application(MPI_Comm, int, void*, void*) {
   Process& own = process();
+  if (!own.is_taken) {
+    wait_for_devices();
+    end_lanes();
+  }
   while (!own.is_taken && own.unfinished_collectives > 0) std::this_thread::sleep_for(1ms);
   if (!std::exchange(own.is_taken, true)) own.usage.lock();
+  stop_watchers();
   return MPI_SUCCESS;
-}
-
-void finalize_at_exit() {
-  if (!is_usable()) return;
-  int rank = 0;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  faults::inject(Fault::Moment::exit, rank, "world");
-  std::string absent;
-  try {
-    absent = wait_for_all_at_exit(rank);
-  } catch (const std::exception& error) {  // of MPI, which no caller is left to catch
-    absent = error.what();
-  }
-  if (!process().lacks_a_rank() && absent.empty() && stop_mpi_use()) {
-    process().latest_world.reset();
-    const BlockingCall guard("MPI_Finalize", "all processes", process().timeout);
-    MPI_Finalize();
-    return;
-  }
-  if (absent.empty()) absent = "the communication of a collective is still under way";
-  // std::fprintf of glibc 2.37 writes 128 bytes at a time, between which other ranks may write.
-  const std::string text =
-      fmt::format("tutti: rank {} is exiting and ends the job: {}\n", rank, absent);
-  std::fputs(text.c_str(), stderr);
-  std::this_thread::sleep_for(200ms);  // MPI_Abort drops what MPICH's launcher has yet to read
-  const BlockingCall guard("MPI_Abort", "its launcher", 10s);
-  MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
 // Describes the MPI library: its version, the level of threads that it grants, and MPICH's device
@@ -141,6 +142,37 @@ std::string describe_library() {
 [[gnu::weak]] Process& process() {
   static auto& own = *new Process;
   return own;
+}
+
+void finalize_at_exit() {
+  if (!is_usable()) return;
+  wait_for_devices();
+  if (!process().has_initialized) return end_lanes();
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  faults::inject(Fault::Moment::exit, rank, "world");
+  std::string absent;
+  try {
+    absent = wait_for_all_at_exit(rank);
+  } catch (const std::exception& error) {  // of MPI, which no caller is left to catch
+    absent = error.what();
+  }
+  if (!process().lacks_a_rank() && absent.empty() && stop_mpi_use()) {
+    end_lanes();
+    stop_watchers();
+    process().latest_world.reset();
+    const BlockingCall guard("MPI_Finalize", "all processes", process().timeout);
+    MPI_Finalize();
+    return;
+  }
+  if (absent.empty()) absent = "the communication of a collective is still under way";
+  // std::fprintf of glibc 2.37 writes 128 bytes at a time, between which other ranks may write.
+  const std::string text =
+      fmt::format("tutti: rank {} is exiting and ends the job: {}\n", rank, absent);
+  std::fputs(text.c_str(), stderr);
+  std::this_thread::sleep_for(200ms);  // MPI_Abort drops what MPICH's launcher has yet to read
+  const BlockingCall guard("MPI_Abort", "its launcher", 10s);
+  MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
 void check(int code, const char* call) {
@@ -188,6 +220,7 @@ void initialize(const ProcessWorldOptions& options) {
   // Open MPI 4.1 reports errors of MPI_Iallreduce to the handler of MPI_COMM_WORLD, which aborts.
   for (const MPI_Comm each : {MPI_COMM_WORLD, MPI_COMM_SELF})
     check(MPI_Comm_set_errhandler(each, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  own.has_initialized = true;
   std::atexit(finalize_at_exit);
 }
 
@@ -206,6 +239,8 @@ void never_free(std::shared_ptr<void> memory) {
 
 void keep_until_exit(std::shared_ptr<World> world) {
   Process& own = process();
+  std::erase_if(own.worlds, [](const auto& each) { return each.expired(); });
+  own.worlds.push_back(world);
   own.latest_world = std::move(world);
   if (own.key != MPI_KEYVAL_INVALID) return;
   MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, take_mpi_from_application, &own.key, nullptr);

@@ -3,7 +3,7 @@
 // are those of the TimedBarrier before MPI is finalised.
 #pragma once
 
-#include "../../backend.h"
+#include "mpi.h"
 
 #include <mpi.h>
 
@@ -30,7 +30,9 @@ struct Process {
   bool is_taken = false;  ///< `usage` is locked until the end.
   /// How many collectives the library's own threads have yet to finish; finalising waits for them.
   std::atomic<int> unfinished_collectives{0};
+  bool has_initialized = false;  ///< MPI, which the application has not: the exit finalises it.
   std::shared_ptr<World> latest_world = {};
+  std::vector<std::weak_ptr<World>> worlds = {};  ///< With earlier ones, whose lanes may live on.
   int key = MPI_KEYVAL_INVALID;  ///< Of the attribute that is deleted when MPI is finalised.
   std::mutex kept_mutex = {};
   std::vector<std::shared_ptr<void>> kept = {};  ///< What never_free() keeps.
@@ -56,13 +58,15 @@ void initialize(const ProcessWorldOptions& options);
 /// machine.
 inline constexpr std::chrono::seconds least_start_timeout{10};
 
+/// Meets the other processes, and finalises MPI. Does nothing once that has been done, and where
+/// the application has initialised MPI it only ends the lanes of devices.
+void finalize_at_exit();
+
 /// Records that a collective found a rank missing, so that this process ends with MPI_Abort.
 void note_missing_rank();
 
 /// Returns false once MPI has been finalised, and in the child of a fork.
 bool is_usable();
-/// Returns whether a second thread may call MPI.
-bool allows_threads();
 
 /// Keeps memory that MPI may still use after a failure: a message to a rank that never arrives
 /// cannot be cancelled.

@@ -8,8 +8,6 @@
 
 namespace tutti::distributed::mpi {
 
-inline constexpr Capabilities capabilities = {};
-
 /// Returns an empty string where this library was built with MPI, else what to install.
 std::string why_unavailable();
 
@@ -21,12 +19,14 @@ std::shared_ptr<Backend> make_world(const ProcessWorldOptions& options);
 /// Returns whether MPI has been initialised, by the application or by an earlier world. Then MPI
 /// decides what the world is.
 bool is_initialized();
+/// Returns whether threads other than the caller's may call MPI.
+bool allows_threads();
 
 /// Data of up to this many bytes for each of n - 1 peers travels in one message with the
 /// fingerprint; larger data is reduced in parts by the communication thread. It is 64 KiB for up to
 /// 8 ranks (SyncBatchNorm of 2,048 channels sends 33 kB), then 512 KiB / n, but at least 8 KiB.
 /// From 4 ranks on this is at or above the size from which the other way is quicker
-/// (docs/scaling.md).
+/// (benchmarks/results/scaling.md).
 constexpr std::size_t inline_limit(int ranks) {
   return std::clamp<std::size_t>((std::size_t{512} << 10) / static_cast<std::size_t>(ranks),
                                  8 << 10, 64 << 10);

@@ -60,8 +60,8 @@ class SmallCollective : public Work::State, public Watched {
 // Receives what other ranks send while this rank waits for no collective, so that it can answer
 // where it is. The groups of a world share the result; it ends with the last of them, because the
 // application may finalise MPI then.
-std::shared_ptr<WatchScope> receive_notices(World& world) {
-  return std::make_shared<WatchScope>(world.watcher(), [&world] {
+std::shared_ptr<void> receive_notices(World& world) {
+  return watch(world.watcher(), [&world] {
     try {
       return world.poll().has_value();
     } catch (const std::exception& error) {
@@ -71,28 +71,18 @@ std::shared_ptr<WatchScope> receive_notices(World& world) {
   });
 }
 
-// What this backend can do in the group of `info`.
-GroupInfo with_capabilities(GroupInfo info) {
-  info.capabilities = capabilities;
-  info.capabilities.rank_order_sums = HostLayout(info).is_one_host();
-  return info;
-}
-
 class MpiBackend : public Backend {
  public:
-  MpiBackend(std::shared_ptr<World> world, std::shared_ptr<WatchScope> inbox, MPI_Comm parent,
+  MpiBackend(std::shared_ptr<World> world, std::shared_ptr<void> inbox, MPI_Comm parent,
              const std::vector<int>& members, GroupInfo info)
-      : Backend(with_capabilities(std::move(info)), world),
+      : Backend(std::move(info), world),
         inbox_(std::move(inbox)),
         comms_(
             std::make_shared<HostCommunicators>(std::move(world), shared_info(), parent, members)),
         thread_(std::make_shared<CommunicationThread>(comms_)) {}
 
-  bool accepts(Device device) const override { return device.is_cpu(); }
-
   std::shared_ptr<Work::State> submit(const Collective& call) override {
     if (const auto failure = world()->poll()) throw_failure(*failure, call, info());
-    record(call);
     auto exchange = std::make_unique<Exchange>(comms_, call);
     try {
       exchange->post();
@@ -115,7 +105,7 @@ class MpiBackend : public Backend {
   std::optional<Failure> failure() override { return world()->poll(); }
 
  private:
-  std::shared_ptr<WatchScope> inbox_;
+  std::shared_ptr<void> inbox_;
   std::shared_ptr<HostCommunicators> comms_;
   std::shared_ptr<CommunicationThread> thread_;  // shared with its collectives under way
 };
@@ -161,10 +151,7 @@ std::shared_ptr<Backend> make_world(const ProcessWorldOptions& options) {
   faults::read_environment();
   faults::inject(Fault::Moment::start, info.rank, "world");
   wait_for_all_to_start(info);
-  Hosts hosts = find_hosts();
-  info.local_rank = hosts.local_rank;
-  info.hosts = std::move(hosts.numbers);
-  if (options.local_rank >= 0) info.local_rank = options.local_rank;
+  find_hosts(info);
   info.world_ranks = all_ranks(info.size);
   const auto world =
       std::make_shared<World>(World::Options{.transport = std::make_unique<MpiTransport>(info.size),
@@ -172,7 +159,8 @@ std::shared_ptr<Backend> make_world(const ProcessWorldOptions& options) {
                                              .departed_one = "its process is exiting",
                                              .departed_many = "their processes are exiting",
                                              .departure_delay = std::chrono::milliseconds(200),
-                                             .has_watcher = allows_threads()});
+                                             .has_watcher = allows_threads(),
+                                             .at_exit = finalize_at_exit});
   keep_until_exit(world);
   return std::make_shared<MpiBackend>(world, receive_notices(*world), MPI_COMM_WORLD,
                                       info.world_ranks, info);

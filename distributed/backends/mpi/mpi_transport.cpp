@@ -27,17 +27,28 @@ Failure MpiTransport::send_failure(const Failure& failure) {
   return failure;
 }
 
-void MpiTransport::send_status_request(int rank) {
-  send_to(rank, message_of(Kind::status_request));
-}
-
-void MpiTransport::send_status_reply(int rank, const World::StatusReply& reply) {
-  const auto message = message_of(Kind::status_reply, reply.latest_calls.text);
-  message->flag = reply.has_departed;
-  message->blocked = process().blocking_calls > 0;
-  for (std::size_t i = 0; i < reply.latest_calls.sequences.size(); ++i)
-    message->latest[i] = {reply.latest_calls.sequences[i].first,
-                          reply.latest_calls.sequences[i].second};
+void MpiTransport::send(int rank, const World::Notice& notice) {
+  std::shared_ptr<Message> message;
+  if (const auto* request = std::get_if<World::StatusRequest>(&notice)) {
+    message = message_of(Kind::status_request);
+    message->group = request->group_id;
+    message->sequence = request->sequence;
+    message->hash = request->hash;
+  } else if (const auto* reply = std::get_if<World::StatusReply>(&notice)) {
+    message = message_of(Kind::status_reply, reply->latest_calls.text);
+    message->flag = reply->has_departed;
+    message->blocked = process().blocking_calls > 0;
+    message->left = reply->left_after.has_value();
+    message->sequence = reply->left_after.value_or(0);
+    message->group = reply->group_id;
+    message->other_call = reply->other_call.value_or(Fingerprint());
+    const auto& latest = reply->latest_calls.sequences;
+    for (std::size_t i = 0; i < latest.size(); ++i)
+      message->latest[i] = {latest[i].first, latest[i].second};
+  } else {
+    message = message_of(Kind::release);
+    message->group = std::get<World::Release>(notice).group_id;
+  }
   send_to(rank, message);
 }
 
@@ -45,15 +56,21 @@ std::optional<World::Notice> MpiTransport::receive() {
   if (!is_usable()) return Failure{.what = "MPI has been finalised in this process"};
   const std::optional<int> from = channel_.receive(&incoming_, sizeof(incoming_));
   if (!from) return {};
-  if (incoming_.kind == Kind::status_request) return World::StatusRequest{*from};
+  if (incoming_.kind == Kind::release) return World::Release{*from, incoming_.group};
+  if (incoming_.kind == Kind::status_request)
+    return World::StatusRequest{*from, incoming_.group, incoming_.sequence, incoming_.hash};
   if (incoming_.kind == Kind::failure) {
     const Failure failure{
         .at = incoming_.at, .what = incoming_.what, .timeout = incoming_.flag != 0};
     note_failure(failure);
     return failure;
   }
-  World::StatusReply reply{
-      .rank = *from, .has_departed = incoming_.flag != 0, .is_blocked = incoming_.blocked != 0};
+  World::StatusReply reply{.rank = *from,
+                           .has_departed = incoming_.flag != 0,
+                           .is_blocked = incoming_.blocked != 0,
+                           .group_id = incoming_.group};
+  if (incoming_.left != 0) reply.left_after = incoming_.sequence;
+  if (incoming_.other_call.sequence > 0) reply.other_call = incoming_.other_call;
   reply.latest_calls.text = incoming_.what;
   for (const auto& [group, sequence] : incoming_.latest)
     if (group != 0) reply.latest_calls.sequences.emplace_back(group, sequence);
@@ -67,8 +84,8 @@ void MpiTransport::guard(const std::function<void()>& check) {
 
 std::shared_ptr<MpiTransport::Message> MpiTransport::message_of(Kind kind,
                                                                 const std::string& what) {
-  const auto message = std::make_shared<Message>(
-      Message{.kind = kind, .flag = 0, .blocked = 0, .latest = {}, .at = {}, .what = {}});
+  const auto message = std::make_shared<Message>();
+  message->kind = kind;
   std::memcpy(message->what, what.data(), std::min(what.size(), sizeof(message->what) - 1));
   return message;
 }

@@ -13,25 +13,28 @@ class MpiTransport : public World::Transport {
   ~MpiTransport() override;
 
   Failure send_failure(const Failure& failure) override;
-  bool can_ask() const override { return true; }
-  void send_status_request(int rank) override;
-  void send_status_reply(int rank, const World::StatusReply& reply) override;
+  void send(int rank, const World::Notice& notice) override;
   std::optional<World::Notice> receive() override;
   /// Checks only while MPI is not being finalised.
   void guard(const std::function<void()>& check) override;
 
  private:
-  enum class Kind : std::int32_t { failure, status_request, status_reply };
+  enum class Kind : std::int32_t { failure, status_request, status_reply, release };
   struct Message {
     Kind kind;
     std::int32_t flag;     // whether a failure is a timeout, or a rank has departed
     std::int32_t blocked;  // whether the rank is in a call that blocks
+    std::int32_t left;     // whether it has left the group, after its call `sequence`
+    std::uint64_t group;   // in question, and a call of it
+    std::int64_t sequence;
+    std::uint64_t hash;
+    Fingerprint other_call;  // number 0 where there is none
     struct {
       std::uint64_t group;  // 0 behind the last
       std::int64_t sequence;
     } latest[LatestCalls::most];
     char at[400];
-    char what[3200];  // the cause of a failure, or the text of latest calls
+    char what[2900];  // the cause of a failure, or the text of latest calls
   };
   // A process that exits does not wait until its messages are received, so MPI has to send them
   // eagerly: Open MPI does up to 4096 bytes with its header, within a host.

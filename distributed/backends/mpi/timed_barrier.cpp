@@ -114,7 +114,7 @@ std::vector<int> TimedBarrier::missing() const {
 void TimedBarrier::give_up() {
   if (poll()) return;
   if (rank_ == 0 && !conflict().empty()) return decide(conflict(), false);
-  if (rank_ == 0) return decide(distributed::to_string(Absence{missing(), "did not come"}), true);
+  if (rank_ == 0) return decide(ranks_to_string(missing()) + " did not come", true);
   tell(0, {.kind = Kind::came, .purpose = Purpose::gave_up});
   absent_ =
       "there is no answer from rank 0, which collects the others: it did not come, or waits for "

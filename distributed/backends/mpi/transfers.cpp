@@ -24,17 +24,26 @@ using namespace std::chrono_literals;
 // other hosts, who waits for what a rank of its host has got from others.
 constexpr auto before_asking_other_hosts = 3s, for_others_to_name = 10s;
 
-// Memory for messages of a medium size. One that MPI may still write after a failure stays in use.
-struct KeptBlock {
-  std::atomic<bool> is_used = false;
-  std::unique_ptr<char[]> data = {};
-};
-using KeptBlocks = std::array<KeptBlock, 3>;  // few of a size, because they are never freed
+// Free blocks of one size for messages, or null; few, because they are never freed. A block that
+// MPI may still write after a failure does not come back.
+using KeptBlocks = std::array<std::atomic<char*>, 3>;
 
-// Returns the blocks of 2^log_size bytes. They live as long as messages at the exit.
-KeptBlocks& kept_blocks(std::size_t log_size) {
-  static auto& all = *new std::array<KeptBlocks, 21>;
-  return all[log_size];
+// Returns a block of 2^log_size bytes, which is kept for the next message.
+std::shared_ptr<char[]> take_block(std::size_t log_size) {
+  static auto& all =
+      *new std::array<KeptBlocks, 21>;  // messages at the exit outlive static objects
+  KeptBlocks& kept = all[log_size];
+  char* taken = nullptr;
+  for (auto& block : kept)
+    if (!taken) taken = block.exchange(nullptr, std::memory_order_acquire);
+  if (!taken) taken = new char[std::size_t{1} << log_size];
+  return {taken, [&kept](char* used) {
+            for (auto& block : kept)
+              if (char* none = nullptr;
+                  block.compare_exchange_strong(none, used, std::memory_order_release))
+                return;
+            delete[] used;
+          }};
 }
 
 }  // namespace
@@ -70,23 +79,22 @@ void pause(std::int64_t polls, bool patient) {
 }
 
 ControlChannel::~ControlChannel() {
-  for (Sent& sent : sent_) {
-    never_free(std::move(sent.message));
-    if (is_usable() && sent.request != MPI_REQUEST_NULL) MPI_Request_free(&sent.request);
+  for (auto& [message, request] : sent_) {
+    never_free(std::move(message));
+    if (is_usable() && request != MPI_REQUEST_NULL) MPI_Request_free(&request);
   }
 }
 
 int ControlChannel::send(int rank, std::shared_ptr<void> message, std::size_t bytes) {
   is_sent();
-  Sent& sent = sent_.emplace_back(Sent{.message = std::move(message)});
-  return MPI_Isend(sent.message.get(), static_cast<int>(bytes), MPI_BYTE, rank, tag_, comm_,
-                   &sent.request);
+  auto& [kept, request] = sent_.emplace_back(std::move(message), MPI_REQUEST_NULL);
+  return MPI_Isend(kept.get(), static_cast<int>(bytes), MPI_BYTE, rank, tag_, comm_, &request);
 }
 
 bool ControlChannel::is_sent() {
-  std::erase_if(sent_, [](Sent& sent) {
+  std::erase_if(sent_, [](auto& sent) {
     int done = 0;
-    return MPI_Test(&sent.request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
+    return MPI_Test(&sent.second, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done;
   });
   return sent_.empty();
 }
@@ -153,8 +161,7 @@ bool Transfers::poll() {
 }
 
 PendingState Transfers::pending_state() const {
-  PendingState state{.last_completed = comms_.last_agreed(),
-                     .in_transfer = stage_ == Stage::in_transfer};
+  PendingState state{.last_completed = comms_.last_agreed(), .in_transfer = is_in_transfer_};
   const HostLayout& layout = comms_.layout();
   const auto add_once = [](auto& to, const auto& value) {
     if (std::find(to.begin(), to.end(), value) == to.end()) to.push_back(value);
@@ -183,13 +190,7 @@ std::shared_ptr<char[]> message_memory(std::size_t bytes) {
     return {storage, static_cast<char*>(storage->data())};
   }
   // The allocator would never give back smaller blocks, however many were in use at once.
-  if (bytes >= 1 << 14)
-    for (KeptBlock& block : kept_blocks(std::bit_width(bytes - 1)))
-      if (!block.is_used.exchange(true, std::memory_order_acquire)) {
-        if (!block.data) block.data.reset(new char[std::bit_ceil(bytes)]);
-        return {block.data.get(),
-                [&block](char*) { block.is_used.store(false, std::memory_order_release); }};
-      }
+  if (bytes >= 1 << 14) return take_block(static_cast<std::size_t>(std::bit_width(bytes - 1)));
   return std::shared_ptr<char[]>(new char[bytes]);
 }
 

@@ -50,14 +50,9 @@ class ControlChannel {
   std::optional<int> receive(void* message, std::size_t bytes);
 
  private:
-  struct Sent {
-    std::shared_ptr<void> message;
-    MPI_Request request = MPI_REQUEST_NULL;
-  };
-
   const MPI_Comm comm_;
   const int tag_;
-  std::vector<Sent> sent_;  // what MPI may still read
+  std::vector<std::pair<std::shared_ptr<void>, MPI_Request>> sent_;  // what MPI may still read
 };
 
 /// Returns uninitialised memory. Large blocks come from the allocator of tensors, which keeps their
@@ -84,14 +79,17 @@ class CollectiveMemory {
 class Transfers : public PendingMessages {
  public:
   enum class Tag { result = 1, scatter, gather, calls };
-  /// Whether all ranks had arrived at the collective before.
-  enum class Stage { arriving, in_transfer };
+  /// For the last parameter: all ranks had arrived at the collective before.
+  static constexpr bool in_transfer = true;
 
   /// The communicators and the exchange must outlive the object. The exchange has the call and its
   /// deadline.
   Transfers(const HostCommunicators& comms, const PendingMessages& exchange,
-            std::shared_ptr<CollectiveMemory> memory, Stage stage)
-      : comms_(comms), exchange_(exchange), memory_(std::move(memory)), stage_(stage) {}
+            std::shared_ptr<CollectiveMemory> memory, bool is_in_transfer = false)
+      : comms_(comms),
+        exchange_(exchange),
+        memory_(std::move(memory)),
+        is_in_transfer_(is_in_transfer) {}
   ~Transfers() override;
   Transfers(const Transfers&) = delete;
   Transfers& operator=(const Transfers&) = delete;
@@ -124,7 +122,7 @@ class Transfers : public PendingMessages {
   const HostCommunicators& comms_;
   const PendingMessages& exchange_;
   std::shared_ptr<CollectiveMemory> memory_;
-  Stage stage_;
+  bool is_in_transfer_;
   bool awaits_result_ = false;  // a rank of the own host sends what it has got from others
   Deadline deadline_;
   Clock::time_point patient_until_;

@@ -14,5 +14,6 @@ std::shared_ptr<Backend> make_world(const ProcessWorldOptions& options) {
 }
 
 bool is_initialized() { return false; }
+bool allows_threads() { return false; }
 
 }  // namespace tutti::distributed::mpi

@@ -1,6 +1,7 @@
 #include "watchdog.h"
 
 #include "../../host_layout.h"
+#include "../../stoppable_sleep.h"
 #include "../../world.h"
 #include "library.h"
 #include "mpi.h"

@@ -38,44 +38,21 @@ void check(ncclResult_t result, const char* call) {
                          details && *details ? ": " : "", details ? details : "");
 }
 
-std::string make_id() {
-  ncclUniqueId id = {};
-  check(ncclGetUniqueId(&id), "ncclGetUniqueId");
-  return {id.internal, sizeof(id.internal)};
-}
-
-ncclUniqueId parse_id(const std::string& bytes, const std::string& group) {
-  ncclUniqueId id = {};
-  if (bytes.size() != sizeof(id.internal))
-    fail<DistributedError>(
-        "nccl: expected {} bytes as the id of group '{}', got {}; do all ranks run the same "
-        "program?",
-        sizeof(id.internal), group, bytes.size());
-  bytes.copy(id.internal, sizeof(id.internal));
-  return id;
-}
-
-void Communicator::join(const ncclUniqueId& id, int rank, int size, const Poll& poll) {
+void Communicator::connect(const ncclUniqueId& id, int rank, int size, int channels,
+                           const Poll& poll) {
   const std::lock_guard lock(polls_);
-  has_joined_ = true;
   ncclConfig_t config = config_of(false);
   config.minCTAs = config.maxCTAs = 1;  // it carries no collectives, so it needs few buffers
-  ncclComm_t comm = nullptr;
-  const ncclResult_t result = ncclCommInitRankConfig(&comm, size, id, rank, &config);
-  if (!comm) check(result, "ncclCommInitRankConfig");
-  setup_ = comm;
-  finish(result, "ncclCommInitRankConfig", comm, poll);
-}
-
-void Communicator::split(Communicator& parent, int color, int key, int channels, const Poll& poll) {
-  const std::lock_guard lock(parent.polls_);
-  const ncclComm_t setup = parent.setup_;
-  if (!setup) fail<DistributedError>("ncclCommSplit: the communicator has been aborted");
-  ncclConfig_t config = config_of(true);
+  ncclComm_t setup = nullptr;
+  const ncclResult_t result = ncclCommInitRankConfig(&setup, size, id, rank, &config);
+  if (!setup) check(result, "ncclCommInitRankConfig");
+  setup_ = setup;
+  finish(result, "ncclCommInitRankConfig", setup, poll);
+  config = config_of(true);
   config.maxCTAs = channels;
   // NCCL reports the progress of the split on the parent; the child exists only afterwards.
-  finish(ncclCommSplit(setup, color, key, &parent.child_, &config), "ncclCommSplit", setup, poll);
-  comm_ = std::exchange(parent.child_, nullptr);
+  finish(ncclCommSplit(setup, 0, rank, &child_, &config), "ncclCommSplit", setup, poll);
+  comm_ = std::exchange(child_, nullptr);
 }
 
 std::string Communicator::asynchronous_error() {
@@ -138,7 +115,7 @@ void Communicator::end_setup() {
     setup = std::exchange(setup_, nullptr);
   }
   ncclCommAbort(setup);               // a split under way stores its child before this returns
-  if (child_) ncclCommAbort(child_);  // no split() touches it without setup_
+  if (child_) ncclCommAbort(child_);  // no connect() touches it without setup_
 }
 
 }  // namespace tutti::distributed::nccl

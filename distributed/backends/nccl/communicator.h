@@ -4,7 +4,8 @@
 // its calls are polled, so that a rank that waits can give up, and ncclCommAbort ends them at any
 // time. Freeing blocks inside NCCL, for the device and until no graph holds the communicator, so
 // that happens on a thread of its own. NCCL wants the calls on one communicator one at a time, each
-// finished before the next; this class ensures both.
+// finished before the next; this class ensures both. The second one lives as long as the first,
+// because a rank that has done its part of the set-up may not end it while another has not.
 #pragma once
 
 #include "../../../core/error.h"
@@ -25,12 +26,6 @@ using Poll = std::function<void()>;
 /// Throws a DistributedError that names the call, unless `result` is ncclSuccess.
 void check(ncclResult_t result, const char* call);
 
-/// Returns a new id for Communicator::join(), as the bytes that the other ranks get.
-std::string make_id();
-/// Returns the id of `group` that its rank 0 has sent as `bytes`. Throws a DistributedError where
-/// it is none.
-ncclUniqueId parse_id(const std::string& bytes, const std::string& group);
-
 class Communicator {
  public:
   explicit Communicator(int device) : device_(device) {}
@@ -39,16 +34,11 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  /// Creates the communicator that split() needs, of the ranks that got this id. All of them call
-  /// it, each on a thread whose current device is the communicator's.
-  void join(const ncclUniqueId& id, int rank, int size, const Poll& poll);
-  /// Returns whether join() has been called, which happens once at most.
-  bool has_joined() const { return has_joined_; }
-  /// Creates the communicator for collectives of the ranks of `parent` with the same color, ordered
-  /// by key. All ranks of `parent`, which has joined, call it; with NCCL_SPLIT_NOCOLOR a rank gets
-  /// none. `parent` may be this object. The communicator has at most `channels` channels, each of
-  /// which takes buffers and a multiprocessor; with NCCL_CONFIG_UNDEF_INT, as many as NCCL chooses.
-  void split(Communicator& parent, int color, int key, int channels, const Poll& poll);
+  /// Sets both communicators up. All ranks that got this id call it once, each on a thread whose
+  /// current device is the communicator's. The one for collectives has at most `channels` channels,
+  /// each of which takes buffers and a multiprocessor; with NCCL_CONFIG_UNDEF_INT, as many as NCCL
+  /// chooses.
+  void connect(const ncclUniqueId& id, int rank, int size, int channels, const Poll& poll);
 
   /// Runs call(comm), a function of NCCL called `name` that enqueues a collective, and returns when
   /// the collective is on its stream. Waits for other ranks only where NCCL still has something to
@@ -65,12 +55,12 @@ class Communicator {
   /// thread is in a call.
   std::string asynchronous_error();
   /// Stops the communicator's kernels on this rank's device and starts to free the communicator.
-  /// Waits for a thread inside join() or split() until its poll gives up or the call is over, but
-  /// neither for a thread inside run(), nor until the communicator is free.
+  /// Waits for a thread inside connect() until its poll gives up or the call is over, but neither
+  /// for a thread inside run(), nor until the communicator is free.
   void abort();
   /// Returns whether it has been aborted but is not free yet: kernels may still run, or a graph
   /// holds it.
-  bool ending() const { return threads_ > 0; }
+  bool is_ending() const { return threads_ > 0; }
 
  private:
   void start(std::jthread& thread, void (Communicator::*end)());
@@ -81,8 +71,7 @@ class Communicator {
   std::mutex calls_;                        // held during the calls on comm_
   std::atomic<ncclComm_t> comm_ = nullptr;  // blocks; runs the collectives
   std::mutex polls_;                        // held during the calls on setup_, and guards it
-  ncclComm_t setup_ = nullptr;              // does not block; null before join() and after abort()
-  std::atomic<bool> has_joined_ = false;
+  ncclComm_t setup_ = nullptr;  // does not block; null before connect() and after abort()
   // Where ncclCommSplit stores the new communicator, which it may do after this rank has given up,
   // until setup_ has been aborted.
   ncclComm_t child_ = nullptr;

@@ -1,7 +1,6 @@
 // Tests of ranks that are processes with CUDA tensors: every process runs the same tests on the
-// same world. Usage: gpu_ranks BACKEND [RENDEZVOUS]. RENDEZVOUS is where NCCL ranks find each other
-// if the environment does not say so. mpirun starts it with BACKEND mpi, where all ranks share the
-// first device and tensors are staged; nccl_processes_test.cpp starts it with BACKEND nccl.
+// same world, which mpirun has started. Usage: gpu_ranks staged, where all ranks share the first
+// device, or gpu_ranks nccl.
 #include "../../distributed/conformance.h"
 #include "../../distributed/messages.h"
 #include "../captured_step.h"
@@ -19,11 +18,10 @@ namespace {
 using namespace distributed;
 
 // Returns the device of this rank. All ranks share one where TUTTI_NCCL_SHARE_GPU says so, and
-// where the backend moves data on the host.
+// where data moves through the host.
 Device own_device() {
-  const char* shared = std::getenv("TUTTI_NCCL_SHARE_GPU");
-  return world().capabilities().cuda_tensors && !shared ? Device::cuda(world().local_rank())
-                                                        : Device::cuda(0);
+  const bool shared = std::getenv("TUTTI_NCCL_SHARE_GPU") || !world().why_staged().empty();
+  return Device::cuda(shared ? 0 : world().local_rank());
 }
 
 TEST(GpuRanks, Conform) { test::check_conformance_on(world(), own_device()); }
@@ -44,7 +42,7 @@ TEST(GpuRanks, ManyStepsOfSmallAndLargeOnes) {
 }
 
 TEST(GpuRanks, AReplayedStepComesToTheSameBits) {
-  if (!world().capabilities().graph_capture)
+  if (!world().capabilities(own_device()).graph_capture)
     GTEST_SKIP() << "only the collectives of NCCL can be captured, these pass through the host";
   test::StepCase c;
   c.optimizer = [](const std::vector<Tensor>& parameters) {
@@ -68,17 +66,19 @@ int main(int argc, char** argv) {
     return 77;
   }
   try {
-    const std::string backend = argc > 1 ? argv[1] : "";
-    const bool shared = std::getenv("TUTTI_NCCL_SHARE_GPU") != nullptr;
-    const ProcessGroup group =
-        ProcessGroup::from_environment({.backend = backend,
-                                        .device = backend == "nccl" && !shared ? -1 : 0,
-                                        .timeout = std::chrono::seconds(60)});
+    const bool nccl = argc > 1 && std::string(argv[1]) == "nccl",
+               shared = std::getenv("TUTTI_NCCL_SHARE_GPU") != nullptr;
+    const ProcessGroup group = ProcessGroup::from_environment(
+        {.device = nccl && !shared ? -1 : 0, .nccl = nccl, .timeout = std::chrono::seconds(60)});
+    if (nccl && !group.why_staged().empty()) {
+      std::printf("skipped: %s\n", group.why_staged().c_str());
+      return 77;
+    }
     const int failed = RUN_ALL_TESTS();
     group.barrier({.name = "the end"});
     if (failed == 0)
       std::printf("rank %d of %d: passed through %s\n", group.rank(), group.size(),
-                  group.backend().c_str());
+                  nccl ? "nccl" : "the hosts");
     return failed;
   } catch (const std::exception& error) {
     std::printf("caught: %s\n", error.what());
