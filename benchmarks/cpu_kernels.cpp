@@ -4,7 +4,7 @@
 #include <tutti/core/create.h>
 #include <tutti/core/parallel.h>
 #include <tutti/data/transforms/normalize.h>
-#include <tutti/distributed/reduce.h>
+#include <tutti/distributed/data_flow.h>
 #include <tutti/kernels/kernels.h>
 
 #include "timing.h"

@@ -2,7 +2,7 @@
 // the end of the wait for it. It prints the median of many rounds. It needs no Google Benchmark.
 #include <tutti/core/create.h>
 #include <tutti/core/ticks.h>
-#include <tutti/distributed/collective.h>
+#include <tutti/distributed/flight_recorder.h>
 
 #include <algorithm>
 #include <chrono>
@@ -19,7 +19,7 @@ int main() {
   Collective call{.operation = Operation::all_reduce,
                   .input = x,
                   .output = x,
-                  .name = "SyncBatchNorm 'layer3.5.bn2' forward #1234"};
+                  .options = {.name = "SyncBatchNorm 'layer3.5.bn2' forward #1234"}};
   constexpr int rounds = 201, calls = 10'000;
   std::vector<double> recording, finishing;  // nanoseconds of each call
   for (int round = 0; round < rounds; ++round) {

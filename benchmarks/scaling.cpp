@@ -13,7 +13,7 @@
 #include <tutti/distributed/backend.h>
 #include <tutti/distributed/backends/mpi/mpi.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>
-#include <tutti/distributed/host_layout.h>
+#include <tutti/distributed/group_info.h>
 #include <tutti/nn/functional/loss.h>
 #include <tutti/nn/models/resnet.h>
 #include <tutti/optim/sgd.h>

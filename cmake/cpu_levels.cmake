@@ -20,6 +20,6 @@ if(TUTTI_CPU_LEVELS)
     target_sources(tutti PRIVATE $<TARGET_OBJECTS:tutti_${level}>)
   endforeach()
   set_source_files_properties(core/cpu_level.cpp kernels/cpu/kernels.cpp kernels/cpu/matmul.cpp kernels/cpu/winograd.cpp
-                              data/transforms/normalize.cpp distributed/reduce.cpp
+                              data/transforms/normalize.cpp distributed/data_flow.cpp
                               PROPERTIES COMPILE_DEFINITIONS TUTTI_CPU_LEVELS)
 endif()

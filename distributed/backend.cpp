@@ -1,6 +1,8 @@
 #include "backend.h"
 
+#include "../core/cuda/graph.h"
 #include "../core/error.h"
+#include "../core/trace.h"
 #include "lane.h"
 
 #include <algorithm>
@@ -30,23 +32,72 @@ Backend::~Backend() {
 }
 
 RecordedCall Backend::record(const Collective& call) {
-  if (!recorder_) return {};
-  RecordedCall recorded = recorder_->record(*recorded_group_, call.fingerprint);
+  RecordedCall recorded;
+  if (recorder_) recorded = recorder_->record(*recorded_group_, call.fingerprint);
   recorded.recorder = recorder_;
+  if (trace::is_profiling()) {
+    recorded.title = call.options.name.empty() ? to_string(call.operation) : call.options.name;
+    recorded.details = fmt::format(R"("operation":"{}","sequence":{},"bytes":{})",
+                                   to_string(call.operation), call.sequence, call.bytes());
+  }
   return recorded;
 }
 
 Capabilities Backend::capabilities(Device device) const {
-  const bool has_lane = world_ && !passes_on_ && world_->device_of(info_->world_rank()) >= 0;
-  if (!device.is_cuda() || !has_lane) return info_->capabilities;
+  if (!device.is_cuda() || device_of_lane() < 0) return info_->capabilities;
   return {.graph_capture = true, .device_waits = true};
 }
 
-Lane* Backend::lane() {
-  if (!world_ || passes_on_) return nullptr;
-  const int device = world_->device_of(info_->world_rank());
-  if (!lane_ && device >= 0) lane_ = world_->make_lane(info_, device);
-  return lane_.get();
+int Backend::device_of_lane() const {
+  return world_ && !passes_on_ ? world_->device_of(info_->world_rank()) : -1;
+}
+
+void Backend::check_device(Operation operation, const Tensor& tensor) const {
+  if (!tensor.device().is_cuda() || info_->size == 1) return;
+  if (const int own = device_of_lane(); own >= 0 && tensor.device().index() != own)
+    fail<DeviceError>(
+        "{}: expected a tensor on cuda:{}, the device of rank {} of group '{}', got one on {}; "
+        "move it there, or set `nccl` to false in the options of the launch, so that CUDA tensors "
+        "pass through the host",
+        to_string(operation), own, info_->rank, info_->group, to_string(tensor.device()));
+}
+
+bool Backend::takes_lane(Operation operation, const Tensor& tensor) const {
+  const bool is_taken = tensor.defined() && tensor.device().is_cuda() &&
+                        capabilities(tensor.device()).device_waits;
+  if (lane_ && !is_taken && cuda::is_capturing(lane_->device()))
+    fail<DeviceError>(
+        "{}: it goes through the hosts, which no replay of a CUDA graph repeats; keep collectives "
+        "of CPU tensors and barriers outside of the captured step",
+        to_string(operation));
+  if (is_taken && !(lane_ && lane_->is_connected()) && cuda::is_capturing(tensor.device()))
+    fail<DeviceError>(
+        "{}: the first collective of CUDA tensors in group '{}' sets up NCCL, which a CUDA graph "
+        "cannot hold; run the step once before it is captured",
+        to_string(operation), info_->group);
+  return is_taken;
+}
+
+std::shared_ptr<WorkState> Backend::submit_on_lane(const Collective& call) {
+  world_->throw_if_failed(call, *info_);
+  try {
+    if (!lane_) lane_ = world_->make_lane(info_, device_of_lane());
+    if (!lane_->is_connected()) {
+      // NCCL's id travels through the hosts in the place of this call, so that ranks which are at
+      // another call are found.
+      Collective exchange = call;
+      exchange.operation = Operation::broadcast;
+      exchange.root = 0;
+      exchange.input = exchange.output = lane_->make_id();
+      submit(exchange)->wait();
+      lane_->connect(exchange.output, call);
+    }
+  } catch (const std::exception& error) {  // the other ranks need not wait for their deadline
+    world_->fail({.at = describe(call, *info_),
+                  .what = fmt::format("rank {}: {}", info_->rank, error.what())});
+    world_->throw_if_failed(call, *info_);
+  }
+  return lane_->submit(call);
 }
 
 GroupInfo Backend::subgroup_info(const std::vector<int>& members, const std::string& name) const {

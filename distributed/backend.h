@@ -40,7 +40,7 @@ class Backend {
   virtual Capabilities capabilities(Device device) const;
   /// Starts a collective without waiting for other ranks. The result keeps the tensors alive until
   /// the collective is done.
-  virtual std::shared_ptr<Work::State> submit(const Collective& call) = 0;
+  virtual std::shared_ptr<WorkState> submit(const Collective& call) = 0;
   /// Makes the group of the ranks `members` of this one, which become its ranks 0, 1, ... Exactly
   /// these ranks call it. ProcessGroup::split() makes two groups, the second for normalization.
   virtual std::shared_ptr<Backend> subgroup(const std::vector<int>& members,
@@ -65,10 +65,17 @@ class Backend {
   /// Notes that this rank issues `call`, for the errors of other ranks. Nobody asks a group without
   /// a world.
   RecordedCall record(const Collective& call);
-  /// Returns the lane of the group's CUDA tensors, which the first call of such tensors makes; null
-  /// where they are staged.
-  Lane* lane();
-  /// Returns that lane if it has been made.
+  /// Returns the device of the lane of the group's CUDA tensors; -1 where they are staged.
+  int device_of_lane() const;
+  /// Throws a DeviceError for a CUDA tensor on another device than that of the lane. From there it
+  /// would be copied, and ranks as threads, which share the streams of a device, would wait for
+  /// each other on it.
+  void check_device(Operation operation, const Tensor& tensor) const;
+  /// Returns whether a tensor takes the lane of the group; else it goes through the hosts.
+  bool takes_lane(Operation operation, const Tensor& tensor) const;
+  /// Starts a call on the lane of the group, which the first one makes and sets up.
+  std::shared_ptr<WorkState> submit_on_lane(const Collective& call);
+  /// Returns the lane of the group's CUDA tensors; null where no call has taken it yet.
   Lane* made_lane() const { return lane_.get(); }
 
   // ProcessGroup keeps these here because copies of a handle share them.
@@ -93,13 +100,6 @@ class Backend {
   bool passes_on_ = false;  // its calls, to another backend
   std::shared_ptr<Lane> lane_;
   ProcessMark process_;
-};
-
-/// What a backend needs to make the world of this process, which is one rank of it.
-struct ProcessWorldOptions {
-  int rank = 0;           ///< What the launcher's variables say, for messages.
-  int expected_size = 1;  ///< What the launcher's variables say.
-  std::chrono::milliseconds timeout = default_group_timeout;
 };
 
 }  // namespace tutti::distributed

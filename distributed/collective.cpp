@@ -2,68 +2,117 @@
 
 #include "../core/error.h"
 #include "../core/hash.h"
-#include "../core/ticks.h"
-#include "../core/trace.h"
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <numeric>
 
 namespace tutti::distributed {
 namespace {
 
-// Returns the text of LatestCalls for groups of which that of the latest call comes first.
-std::string calls_to_string(std::vector<FlightRecorder::Group> groups) {
-  constexpr std::size_t most = 6;
-  std::erase_if(groups, [](const auto& group) { return group.latest.sequence == 0; });
-  if (groups.empty()) return "no call";
-  const std::size_t shown = std::min(groups.size(), most);
-  std::string text;
-  for (std::size_t i = 0; i < shown; ++i) {
-    if (i > 0) text += i + 1 == groups.size() ? " and " : ", ";
-    text += describe(groups[i].latest, groups[i].name);
-  }
-  if (shown < groups.size()) text += fmt::format(" and {} more", groups.size() - shown);
-  return text;
+// Returns where the data of a call goes, if that of another one goes elsewhere.
+const char* path_of(const Fingerprint& call, const Fingerprint& other) {
+  if (call.path == other.path) return "";
+  return call.path == Path::nccl ? " between GPUs" : " on the hosts";
 }
 
 }  // namespace
 
-Work::Work(std::shared_ptr<State> state, RecordedCall recorded)
-    : state_(std::move(state)), recorded_(std::move(recorded)) {}
-
-void Work::wait() {
-  if (!state_) return;
-  if (process_.is_of_parent())
-    fail<DistributedError>(
-        "Work::wait: this collective belongs to the process that this one was forked from, which "
-        "alone can wait for it; wait before a fork, or start the child with exec");
-  const std::int64_t began = ticks_now();
-  {
-    std::optional<trace::Span> span;
-    if (!recorded_.title.empty()) span.emplace([&] { return "wait: " + recorded_.title; });
-    state_->wait();
+const char* to_string(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum: return "sum";
+    case ReduceOp::mean: return "mean";
+    case ReduceOp::min: return "min";
+    case ReduceOp::max: return "max";
   }
-  if (!recorded_.recorder) return;
-  const Clock::time_point done = state_->done_at();
-  const auto before = done == Clock::time_point{} ? Clock::duration{} : Clock::now() - done;
-  const CallTimes times = recorded_.recorder->finish(recorded_, began, before);
-  if (!recorded_.title.empty())
-    trace::add_async(recorded_.title, time_of_ticks(times.issued), time_of_ticks(times.done),
-                     fmt::format(R"({},"wait_us":{:.3f})", recorded_.details,
-                                 1e6 * ticks_to_seconds(times.waited)));
-  recorded_ = {};
+  return "?";
 }
 
-bool Work::is_done() {
-  if (!state_ || process_.is_of_parent()) return true;
-  if (!state_->is_done()) return false;
-  try {
-    wait();  // takes the last steps, such as the copy to a tensor with gaps
-  } catch (const std::exception&) {}  // the next wait() throws it again
-  return true;
+const char* to_string(Operation operation) {
+  switch (operation) {
+    case Operation::all_reduce: return "all_reduce";
+    case Operation::all_gather: return "all_gather";
+    case Operation::broadcast: return "broadcast";
+    case Operation::reduce_scatter: return "reduce_scatter";
+    case Operation::barrier: return "barrier";
+  }
+  return "?";
+}
+
+bool Fingerprint::operator==(const Fingerprint& other) const {
+  return sequence == other.sequence && name_hash == other.name_hash && count == other.count &&
+         rank == other.rank && std::ranges::equal(sizes, other.sizes) && root == other.root &&
+         operation == other.operation && op == other.op && dtype == other.dtype &&
+         path == other.path;
+}
+
+std::uint64_t Fingerprint::hash() const {
+  return Hash64()
+      .add(static_cast<std::uint64_t>(sequence))
+      .add(static_cast<std::uint64_t>(count))
+      .add(sizes, sizeof(sizes))
+      .add(name_hash)
+      .add(static_cast<std::uint64_t>(root))
+      .add(static_cast<std::uint64_t>(path) << 32 | static_cast<std::uint64_t>(rank) << 24 |
+           static_cast<std::uint64_t>(operation) << 16 | static_cast<std::uint64_t>(op) << 8 |
+           dtype)
+      .value();
+}
+
+std::int64_t Fingerprint::bytes() const {
+  return operation == Operation::barrier
+             ? 0
+             : count * static_cast<std::int64_t>(size_of(static_cast<DType>(dtype)));
+}
+
+std::string to_string(const Fingerprint& fingerprint) {
+  std::string text = to_string(fingerprint.operation);
+  if (fingerprint.operation == Operation::all_reduce ||
+      fingerprint.operation == Operation::reduce_scatter)
+    text += fmt::format("({})", to_string(static_cast<ReduceOp>(fingerprint.op)));
+  if (fingerprint.operation == Operation::broadcast)
+    text += fmt::format("(root {})", fingerprint.root);
+  text += fmt::format(" #{}", fingerprint.sequence);
+  if (fingerprint.operation != Operation::barrier)
+    text += fmt::format(
+        " of {} of shape {}", tutti::to_string(static_cast<DType>(fingerprint.dtype)),
+        tutti::to_string(Shape(fingerprint.sizes, fingerprint.sizes + fingerprint.rank)));
+  const std::string name(fingerprint.text, strnlen(fingerprint.text, sizeof(fingerprint.text)));
+  return name.empty() ? text : fmt::format("{} ({})", text, name);
+}
+
+std::string describe(const Fingerprint& fingerprint, const std::string& group,
+                     const std::string& name) {
+  std::string text = fmt::format("{} #{} of group '{}'", to_string(fingerprint.operation),
+                                 fingerprint.sequence, group);
+  std::string about = name;
+  if (fingerprint.operation != Operation::barrier) {
+    const auto size = static_cast<double>(fingerprint.bytes());
+    if (!about.empty()) about += ", ";
+    about += size < 1e3   ? fmt::format("{:.0f} B", size)
+             : size < 1e6 ? fmt::format("{:.1f} kB", size / 1e3)
+                          : fmt::format("{:.1f} MB", size / 1e6);
+  }
+  return about.empty() ? text : fmt::format("{} ({})", text, about);
+}
+
+std::string disagreement(std::span<const Fingerprint> fingerprints, std::span<const int> ranks) {
+  const auto rank = [&](std::size_t i) { return ranks.empty() ? static_cast<int>(i) : ranks[i]; };
+  for (std::size_t i = 1; i < fingerprints.size(); ++i)
+    if (!(fingerprints[i] == fingerprints[0]))
+      return fmt::format(
+          "the ranks are at different calls: rank {} at {}{}, rank {} at {}{}. Every rank must "
+          "issue the same collectives in the same order{}",
+          rank(0), to_string(fingerprints[0]), path_of(fingerprints[0], fingerprints[i]), rank(i),
+          to_string(fingerprints[i]), path_of(fingerprints[i], fingerprints[0]),
+          fingerprints[0].of_model || fingerprints[i].of_model
+              ? fmt::format(", and construct models and layers in the same order, with the same "
+                            "options; a model that one rank alone builds takes ProcessGroup() as "
+                            "its group{}",
+                            advice_for_one_rank)
+              : "");
+  return {};
 }
 
 std::int64_t Collective::bytes() const {
@@ -73,14 +122,14 @@ std::int64_t Collective::bytes() const {
 Fingerprint fingerprint(const Collective& call, Path path) {
   Fingerprint result{.sequence = call.sequence,
                      .name_hash = Hash64()
-                                      .add(call.name.data(), call.name.size())
-                                      .add(call.step.data(), call.step.size())
+                                      .add(call.options.name.data(), call.options.name.size())
+                                      .add(call.options.step.data(), call.options.step.size())
                                       .value(),
                      .root = call.root,
                      .operation = call.operation,
                      .op = static_cast<std::uint8_t>(call.op),
                      .path = path,
-                     .of_model = call.of_model};
+                     .of_model = call.options.of_model};
   if (call.input.defined()) {
     const Shape shape = call.input.shape();
     result.count = numel(shape);
@@ -96,27 +145,14 @@ Fingerprint fingerprint(const Collective& call, Path path) {
     at += added;
     return static_cast<std::uint8_t>(added);
   };
-  result.name_bytes = add(call.name);
-  result.step_bytes = add(call.step);
-  add(call.detail);
+  result.name_bytes = add(call.options.name);
+  result.step_bytes = add(call.options.step);
+  add(call.options.detail);
   return result;
 }
 
 std::string describe(const Collective& call, const GroupInfo& group) {
-  return describe(call.fingerprint, group.group, call.name + call.detail);
-}
-
-LatestCalls::LatestCalls(std::vector<FlightRecorder::Group> groups) {
-  std::ranges::stable_sort(groups, std::greater(), &FlightRecorder::Group::stamp);
-  for (const FlightRecorder::Group& group : groups)
-    if (!is_full()) sequences.emplace_back(group.id, group.latest.sequence);
-  text = calls_to_string(std::move(groups));
-}
-
-std::optional<std::int64_t> LatestCalls::sequence_of(std::uint64_t group_id) const {
-  for (const auto& [group, sequence] : sequences)
-    if (group == group_id) return sequence;
-  return {};
+  return describe(call.fingerprint, group.group, call.options.name + call.options.detail);
 }
 
 std::vector<int> all_ranks(int size) {

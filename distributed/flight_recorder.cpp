@@ -1,9 +1,11 @@
 #include "flight_recorder.h"
 
+#include "../core/error.h"
 #include "../core/hash.h"
 #include "../core/ticks.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace tutti::distributed {
 namespace {
@@ -49,11 +51,11 @@ std::shared_ptr<FlightRecorder::Group> FlightRecorder::add_group(
 RecordedCall FlightRecorder::record(Group& group, const Fingerprint& call) {
   const std::int64_t issued = ticks_now();
   const std::lock_guard lock(mutex_);
-  ring_[static_cast<std::size_t>(calls_) % capacity] = {.call = call,
-                                                        .group = group.index,
-                                                        .group_number = group.number,
-                                                        .times = {.issued = issued}};
-  group.latest = call;
+  Entry& entry = ring_[static_cast<std::size_t>(calls_) % capacity];
+  entry.call = group.latest = call;
+  entry.group = group.index;
+  entry.group_number = group.number;
+  entry.times = {.issued = issued};
   group.stamp = ++calls_;
   return {.number = calls_, .issued = issued};
 }
@@ -84,11 +86,25 @@ FlightRecorder::Contents FlightRecorder::contents() const {
   return contents;
 }
 
-std::vector<FlightRecorder::Group> FlightRecorder::latest_calls() const {
-  const std::lock_guard lock(mutex_);
+LatestCalls FlightRecorder::latest_calls() const {
   std::vector<Group> groups;
-  for (const auto& group : groups_) groups.push_back(*group);
-  return groups;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& group : groups_) groups.push_back(*group);
+  }
+  std::ranges::stable_sort(groups, std::greater(), &Group::stamp);
+  LatestCalls calls;
+  for (const Group& group : groups)
+    if (!calls.is_full()) calls.sequences.emplace_back(group.id, group.latest.sequence);
+  std::erase_if(groups, [](const Group& group) { return group.latest.sequence == 0; });
+  const std::size_t shown = std::min<std::size_t>(groups.size(), 6);
+  if (shown > 0) calls.text.clear();
+  for (std::size_t i = 0; i < shown; ++i) {
+    if (i > 0) calls.text += i + 1 == groups.size() ? " and " : ", ";
+    calls.text += describe(groups[i].latest, groups[i].name, groups[i].latest.name());
+  }
+  if (shown < groups.size()) calls.text += fmt::format(" and {} more", groups.size() - shown);
+  return calls;
 }
 
 std::optional<Fingerprint> FlightRecorder::find(std::uint64_t group_id,
@@ -110,6 +126,12 @@ std::optional<std::int64_t> FlightRecorder::left_after(std::uint64_t group_id) c
     if (group->id == group_id && group.use_count() == 1) return group->latest.sequence;
   for (const auto& [id, sequence] : left_)
     if (id == group_id) return sequence;
+  return {};
+}
+
+std::optional<std::int64_t> LatestCalls::sequence_of(std::uint64_t group_id) const {
+  for (const auto& [group, sequence] : sequences)
+    if (group == group_id) return sequence;
   return {};
 }
 

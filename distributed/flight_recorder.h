@@ -4,18 +4,14 @@
 // nothing of waits and failures.
 #pragma once
 
-#include "fingerprint.h"
+#include "collective.h"
 
 #include <array>
-#include <chrono>
-#include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 namespace tutti::distributed {
 
@@ -34,6 +30,24 @@ struct RecordedCall {
   std::int64_t issued = 0;
   std::string title = {};  ///< In the trace, with these details; empty where nothing is traced.
   std::string details = {};
+};
+
+/// Where a rank is in its groups, as it tells other ranks.
+struct LatestCalls {
+  /// The most groups that `sequences` tells. Older calls are left out.
+  static constexpr std::size_t most = 15;
+
+  /// "A, B and C", the latest first, for at most six calls. A rank that waits is in the first,
+  /// unless it has issued calls of other groups since.
+  std::string text = "no call";
+  /// GroupInfo::id and the number of the latest call, 0 where there is none yet. The latest call
+  /// comes first.
+  std::vector<std::pair<std::uint64_t, std::int64_t>> sequences = {};
+
+  /// Returns the number of the latest call in a group; nothing where the list does not tell it.
+  std::optional<std::int64_t> sequence_of(std::uint64_t group_id) const;
+  /// Returns whether the rank may be in groups that the list does not tell.
+  bool is_full() const { return sequences.size() == most; }
 };
 
 /// The record of one rank's calls.
@@ -91,8 +105,7 @@ class FlightRecorder {
   CallTimes finish(const RecordedCall& call, std::int64_t began,
                    std::chrono::nanoseconds before = {});
   Contents contents() const;
-  /// Returns every group with its latest call, in no order.
-  std::vector<Group> latest_calls() const;
+  LatestCalls latest_calls() const;
   /// Returns a call of a group by its number, where the ring still has it.
   std::optional<Fingerprint> find(std::uint64_t group_id, std::int64_t sequence) const;
   /// Returns the number of the rank's last call in a group that it has destroyed, as one of the

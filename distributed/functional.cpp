@@ -2,7 +2,6 @@
 
 #include "../autograd/functions.h"
 #include "../autograd/record.h"
-#include "submit.h"
 
 #include <utility>
 
@@ -10,7 +9,7 @@ namespace tutti::distributed {
 namespace {
 
 void check(Operation operation, const Tensor& x, const ProcessGroup& group, ReduceOp op) {
-  const std::string function = to_string(operation);
+  const char* const function = to_string(operation);
   if (!is_floating(x.dtype()))
     fail<DTypeError>("{}: expected a floating dtype, got {}; ProcessGroup::{}() takes any dtype",
                      function, to_string(x.dtype()), function);
@@ -50,9 +49,9 @@ Operation opposite_of(Operation operation) {
 
 Tensor run_differentiably(Operation operation, const Tensor& x, const ProcessGroup& group,
                           ReduceOp op, CallOptions call) {
-  const std::string function = to_string(operation);
-  check_together(group, function, [&] { check(operation, x, group, op); });
-  if (call.name.empty()) call.name = "differentiable " + function;
+  const char* const function = to_string(operation);
+  group.check_together(function, [&] { check(operation, x, group, op); });
+  if (call.name.empty()) call.name = std::string("differentiable ") + function;
   const Tensor result = run(operation, x, group, op, call);
   call.name += " backward";
   autograd::record(function, result, {x}, [=](const Tensor& gradient) {

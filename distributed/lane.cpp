@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 // After how long a collective is no longer quick, so that its ranks are asked where they are.
 std::chrono::milliseconds quick(const Collective& call) {
-  return std::min<std::chrono::milliseconds>(1s, call.timeout / 2);
+  return std::min<std::chrono::milliseconds>(1s, call.options.timeout / 2);
 }
 
 }  // namespace
@@ -27,7 +27,7 @@ bool IssuedCall::is_done() { return lane_->world().failure() || has_ended(); }
 const GroupInfo& IssuedCall::group() const { return lane_->info(); }
 
 Deadline IssuedCall::deadline() const {
-  return Deadline::after(call_.timeout, waiting_since.value_or(Clock::now()));
+  return Deadline::after(call_.options.timeout, waiting_since.value_or(Clock::now()));
 }
 
 // Rank 0 of the group asks all others and names who is missing. Those ask rank 0 alone, so nobody
@@ -49,11 +49,11 @@ PendingState IssuedCall::pending_state() const {
 void Lane::connect(const Tensor& id, const Collective& call) {
   is_connected_ = true;
   const std::string what = "setting up NCCL for " + describe(call, *info_);
-  const Deadline deadline = Deadline::after(call.timeout);
+  const Deadline deadline = Deadline::after(call.options.timeout);
   set_up(id, call, [&] { world_->check_step(what, deadline, *info_); });
 }
 
-std::shared_ptr<Work::State> Lane::submit(const Collective& call) {
+std::shared_ptr<WorkState> Lane::submit(const Collective& call) {
   world_->throw_if_failed(call, *info_);
   const std::shared_ptr<IssuedCall> issued = issue(call);
   std::vector<std::shared_ptr<IssuedCall>> finished;  // destroyed after the lock

@@ -18,7 +18,7 @@ namespace tutti::distributed {
 /// A collective that this rank has issued and the device has not finished. It keeps its tensors
 /// alive. Its time counts from when this rank's inputs are ready, because what its own device has
 /// still to do is no fault of another rank.
-class IssuedCall : public Work::State, public PendingCollective {
+class IssuedCall : public WorkState, public PendingCollective {
  public:
   /// Where `watched` is false, nobody keeps the deadline of the call.
   IssuedCall(std::shared_ptr<Lane> lane, Collective call, bool watched)
@@ -72,7 +72,7 @@ class Lane : public Watched, public std::enable_shared_from_this<Lane> {
   /// call of CUDA tensors, whose deadline counts.
   void connect(const Tensor& id, const Collective& call);
   /// Starts a collective on the device, after the work of the caller's current stream.
-  std::shared_ptr<Work::State> submit(const Collective& call);
+  std::shared_ptr<WorkState> submit(const Collective& call);
   /// Waits on the host until the device has finished all calls of this rank in the group. Throws
   /// the failure of the world. A barrier of the group calls it, also on the lane of its group for
   /// normalization.

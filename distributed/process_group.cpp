@@ -1,16 +1,19 @@
-// What users call: checks the arguments of a collective and submits it (submit.h), or returns at
-// once in a group of one rank. It moves no data between ranks.
+// What users call: checks the arguments of a collective, makes its tensors dense on a device of the
+// backend, numbers it and hands it over, or returns at once in a group of one rank. It moves no
+// data between ranks.
 #include "process_group.h"
 
+#include "../core/ticks.h"
+#include "../core/trace.h"
 #include "backend.h"
 #include "broadcast_text.h"
+#include "data_flow.h"
 #include "diagnostics/fault_injection.h"
-#include "host_layout.h"
 #include "lane.h"
-#include "reduce.h"
-#include "submit.h"
 
 #include <algorithm>
+#include <thread>
+#include <tuple>
 
 namespace tutti::distributed {
 namespace {
@@ -20,7 +23,7 @@ class Single : public Backend {
  public:
   using Backend::Backend;
   bool accepts(Device) const override { return true; }
-  std::shared_ptr<Work::State> submit(const Collective&) override { return nullptr; }
+  std::shared_ptr<WorkState> submit(const Collective&) override { return nullptr; }
   std::shared_ptr<Backend> subgroup(const std::vector<int>&, const std::string& name) override {
     GroupInfo alone = info();
     alone.group = name;
@@ -34,34 +37,33 @@ const std::shared_ptr<Backend>& single() {
   return backend;
 }
 
-// The shape of `whole` must be that of `part` after the number of ranks.
-void check_stacked(const Shape& whole, const Shape& part, int ranks, Operation operation,
-                   const char* whole_name, const char* part_name) {
-  Shape expected = part;
+// Compares the tensor that holds the parts of all ranks with that of one part, and refuses a part
+// in the memory of the whole, unless it is the part of this rank.
+void check_parts(const Collective& call, int rank, int ranks) {
+  const bool gathers = call.operation == Operation::all_gather;
+  const auto& [whole, part] = gathers ? std::tie(call.output, call.input)
+                                      : std::tie(call.input, call.output);
+  Shape expected = part.shape();
   expected.insert(0, ranks);
-  if (!(whole == expected))
+  if (!(whole.shape() == expected))
     fail<ShapeError>(
         "{}: expected {} of shape {} (the number of ranks, then the shape of {}), got {}",
-        to_string(operation), whole_name, tutti::to_string(expected), part_name,
-        tutti::to_string(whole));
-}
-
-// Refuses a part in the memory of the whole, unless it is the part of this rank.
-void check_apart(const Tensor& whole, const Tensor& part, int rank, Operation operation) {
+        to_string(call.operation), gathers ? "an output" : "an input", to_string(expected),
+        gathers ? "the input" : "the output", to_string(whole.shape()));
   const auto bytes = part.numel() * static_cast<std::int64_t>(size_of(part.dtype())),
              at = reinterpret_cast<std::intptr_t>(part.raw()) -
                   reinterpret_cast<std::intptr_t>(whole.raw());
-  if (whole.is_contiguous() && part.is_contiguous() && at > -bytes && at < bytes * whole.size(0) &&
+  if (whole.is_contiguous() && part.is_contiguous() && at > -bytes && at < bytes * ranks &&
       at != bytes * rank)
     fail<ValueError>(
         "{}: input and output share memory, which only this rank's part, number {} of {}, may do; "
         "pass a clone()",
-        to_string(operation), rank, whole.size(0));
+        to_string(call.operation), rank, ranks);
 }
 
 void check_arguments(const Collective& call, int rank, int ranks) {
   const Tensor &input = call.input, &output = call.output;
-  const std::string name = to_string(call.operation);
+  const char* const name = to_string(call.operation);
   if (!input.defined() || !output.defined())
     fail<Error>("{}: the {} tensor is undefined", name,
                 input.is_same(output) ? "only"
@@ -73,16 +75,10 @@ void check_arguments(const Collective& call, int rank, int ranks) {
   if (input.device() != output.device())
     fail<DeviceError>("{}: input and output must be on one device, got {} and {}", name,
                       tutti::to_string(input.device()), tutti::to_string(output.device()));
-  if (call.operation == Operation::all_gather) {
-    check_stacked(output.shape(), input.shape(), ranks, call.operation, "an output", "the input");
-    check_apart(output, input, rank, call.operation);
-  }
-  if (call.operation == Operation::reduce_scatter) {
-    check_stacked(input.shape(), output.shape(), ranks, call.operation, "an input", "the output");
-    check_apart(input, output, rank, call.operation);
-  }
+  if (call.operation == Operation::all_gather || call.operation == Operation::reduce_scatter)
+    check_parts(call, rank, ranks);
   if (call.operation == Operation::all_reduce || call.operation == Operation::reduce_scatter)
-    check_reducible(input.dtype(), call.op, name.c_str());
+    check_reducible(input.dtype(), call.op, name);
   if (call.root < 0 || call.root >= ranks)
     fail<ValueError>("{}: root must be in [0, {}), got {}", name, ranks, call.root);
   // On the root of a broadcast too, which only reads it: the ranks must be refused together.
@@ -108,43 +104,158 @@ void check_member(const Backend& backend, Operation operation) {
         to_string(operation), backend.info().group);
 }
 
-// A rank's lane is that of its device. From others its tensors would be copied there, and ranks as
-// threads, which share the streams of a device, would wait for each other on it.
-void check_device(const Backend& backend, const Tensor& tensor, Operation operation) {
-  const GroupInfo& info = backend.info();
-  if (info.size == 1 || !tensor.device().is_cuda() || !backend.world() ||
-      !backend.capabilities(tensor.device()).device_waits)
-    return;
-  const int own = backend.world()->device_of(info.world_rank());
-  if (own >= 0 && tensor.device().index() != own)
-    fail<DeviceError>(
-        "{}: expected a tensor on cuda:{}, the device of rank {} of group '{}', got one on {}; "
-        "move it there, or set `nccl` to false in the options of the launch, so that CUDA tensors "
-        "pass through the host",
-        to_string(operation), own, info.rank, info.group, to_string(tensor.device()));
+class CopyBack : public WorkState {
+ public:
+  CopyBack(Work work, Tensor from, Tensor to)
+      : work_(std::move(work)), from_(std::move(from)), to_(std::move(to)) {}
+  void wait() override {
+    work_.wait();
+    if (!from_.defined()) return;
+    to_.copy_(from_);
+    // A copy from a device to the host waits for the device, which goes on when a collective is
+    // aborted: then the copy is garbage, and this call throws.
+    if (from_.device() != to_.device()) work_.wait();
+    from_ = {};
+  }
+  bool is_done() override { return work_.is_done(); }
+
+ private:
+  Work work_;
+  Tensor from_, to_;
+};
+
+// A call that an injected fault has dropped (diagnostics/fault_injection.h). It fails when the
+// group does, which should be at the deadline of the other ranks.
+class Dropped : public WorkState {
+ public:
+  Dropped(std::shared_ptr<Backend> backend, Collective call)
+      : backend_(std::move(backend)),
+        call_(std::move(call)),
+        deadline_(deadline_after(call_.options.timeout) + std::chrono::seconds(5)) {}
+  void wait() override {
+    while (!is_done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const Failure late{.at = describe(call_, backend_->info()),
+                       .what = "this rank's call was dropped by an injected fault",
+                       .timeout = true};
+    throw_failure(backend_->failure().value_or(late), call_, backend_->info());
+  }
+  bool is_done() override {
+    return backend_->failure() || std::chrono::steady_clock::now() >= deadline_;
+  }
+
+ private:
+  std::shared_ptr<Backend> backend_;
+  Collective call_;
+  std::chrono::steady_clock::time_point deadline_;
+};
+
+// Returns `tensor` itself where it lies on `device` without gaps, else such a tensor of the same
+// shape, which holds the same values where `with_values`.
+Tensor without_gaps(const Tensor& tensor, Device device, bool with_values) {
+  if (tensor.device() == device && tensor.is_contiguous()) return tensor;
+  if (!with_values) return empty(tensor.shape(), {tensor.dtype(), device});
+  return tensor.to(device).contiguous();
 }
 
-void check_timeout_of(const CallOptions& options) {
-  if (options.timeout.count() != 0) check_timeout("CallOptions", options.timeout);
+void check_caller(const Backend& backend, Operation operation) {
+  if (backend.belongs_to_parent())
+    fail<DistributedError>(
+        "{}: group '{}' belongs to the process that this one was forked from; make groups after a "
+        "fork, or start the child with exec",
+        to_string(operation), backend.info().group);
+  backend.check_thread(to_string(operation));
+}
+
+// Starts a checked call on the data path of its tensor, whatever strides and device that has.
+Work submit(const std::shared_ptr<Backend>& backend, Collective call, CallOptions options) {
+  check_caller(*backend, call.operation);
+  const GroupInfo& info = backend->info();
+  const bool on_lane = backend->takes_lane(call.operation, call.output);
+  const Tensor target = call.output.defined() ? call.output.detach() : Tensor();
+  if (target.defined()) {
+    const Device device = on_lane ? Device::cuda(backend->device_of_lane())
+                          : backend->accepts(target.device()) ? target.device()
+                                                              : Device::cpu();
+    const bool in_place = call.input.is_same(call.output);
+    count_change(target.storage());
+    call.input = without_gaps(in_place ? target : call.input.detach(), device, true);
+    call.output = in_place ? call.input : without_gaps(target, device, false);
+  } else if (backend->made_lane()) {
+    backend->made_lane()->wait_for_device();
+  }
+  call.options = std::move(options);
+  if (call.options.timeout.count() == 0) call.options.timeout = info.timeout;
+  call.sequence = ++backend->calls;
+  call.fingerprint = fingerprint(call, on_lane ? Path::nccl : Path::host);
+  backend->bytes += call.bytes();
+  if (faults::inject(Fault::Moment::call, info.rank, info.group, call.sequence))
+    return Work(std::make_shared<Dropped>(backend, call));
+  RecordedCall recorded = backend->record(call);
+  Work work(on_lane ? backend->submit_on_lane(call) : backend->submit(call), std::move(recorded));
+  // The tensor of the caller may have gaps or be on another device.
+  if (target.defined() && target.raw() != call.output.raw())
+    return copy_after(std::move(work), call.output, target);
+  return work;
 }
 
 Work start(const ProcessGroup& group, Collective call, CallOptions options) {
-  check_member(*group.implementation(), call.operation);
-  check_together(group, to_string(call.operation), [&] {
-    check_arguments(call, group.rank(), group.size());
-    check_device(*group.implementation(), call.output, call.operation);
-    check_timeout_of(options);
+  const std::shared_ptr<Backend>& backend = group.implementation();
+  check_member(*backend, call.operation);
+  group.check_together(to_string(call.operation), [&] {
+    if (call.operation != Operation::barrier) {
+      check_arguments(call, group.rank(), group.size());
+      backend->check_device(call.operation, call.output);
+    }
+    if (options.timeout.count() != 0) check_timeout("CallOptions", options.timeout);
   });
-  call.input = call.input.detach();
-  call.output = call.output.detach();
-  if (group.communicates())
-    return submit(group.implementation(), std::move(call), std::move(options));
-  if (call.operation == Operation::all_gather) call.output.copy_(call.input.unsqueeze(0));
-  if (call.operation == Operation::reduce_scatter) call.output.copy_(call.input.select(0, 0));
+  if (group.communicates()) return submit(backend, std::move(call), std::move(options));
+  if (call.operation == Operation::all_gather)
+    call.output.detach().copy_(call.input.detach().unsqueeze(0));
+  if (call.operation == Operation::reduce_scatter)
+    call.output.detach().copy_(call.input.detach().select(0, 0));
   return {};
 }
 
 }  // namespace
+
+Work::Work(std::shared_ptr<WorkState> state, RecordedCall recorded)
+    : state_(std::move(state)), recorded_(std::move(recorded)) {}
+
+void Work::wait() {
+  if (!state_) return;
+  if (process_.is_of_parent())
+    fail<DistributedError>(
+        "Work::wait: this collective belongs to the process that this one was forked from, which "
+        "alone can wait for it; wait before a fork, or start the child with exec");
+  const std::int64_t began = ticks_now();
+  {
+    std::optional<trace::Span> span;
+    if (!recorded_.title.empty()) span.emplace([&] { return "wait: " + recorded_.title; });
+    state_->wait();
+  }
+  if (!recorded_.recorder) return;
+  const Clock::time_point done = state_->done_at();
+  const auto before = done == Clock::time_point{} ? Clock::duration{} : Clock::now() - done;
+  const CallTimes times = recorded_.recorder->finish(recorded_, began, before);
+  if (!recorded_.title.empty())
+    trace::add_async(recorded_.title, time_of_ticks(times.issued), time_of_ticks(times.done),
+                     fmt::format(R"({},"wait_us":{:.3f})", recorded_.details,
+                                 1e6 * ticks_to_seconds(times.waited)));
+  recorded_ = {};
+}
+
+bool Work::is_done() {
+  if (!state_ || process_.is_of_parent()) return true;
+  if (!state_->is_done()) return false;
+  try {
+    wait();  // takes the last steps, such as the copy to a tensor with gaps
+  } catch (const std::exception&) {}  // the next wait() throws it again
+  return true;
+}
+
+Work copy_after(Work work, const Tensor& from, const Tensor& to) {
+  return Work(std::make_shared<CopyBack>(std::move(work), from, to));
+}
 
 ProcessGroup::ProcessGroup() : backend_(single()) {}
 
@@ -208,13 +319,10 @@ Work ProcessGroup::reduce_scatter(const Tensor& input, const Tensor& output, Red
 }
 
 void ProcessGroup::barrier(CallOptions options) const {
-  check_member(*backend_, Operation::barrier);
-  check_together(*this, "barrier", [&] { check_timeout_of(options); });
-  if (!communicates()) return;
   // The devices have done the calls of normalization layers, too, which no other call waits for.
   if (normalization_ && !backend_->belongs_to_parent())
     if (const Lane* lane = normalization_->backend_->made_lane()) lane->wait_for_device();
-  submit(backend_, {.operation = Operation::barrier}, std::move(options)).wait();
+  start(*this, {.operation = Operation::barrier}, std::move(options)).wait();
 }
 
 void ProcessGroup::refuse(CallOptions call, const std::string& why) const {

@@ -9,13 +9,40 @@
 #pragma once
 
 #include "../core/create.h"
-#include "collective.h"
+#include "../core/fork.h"
+#include "flight_recorder.h"
 
 #include <functional>
 
 namespace tutti::distributed {
 
 class Backend;  // what an implementation provides: backend.h
+
+/// A collective that has been started. Its tensors must not be touched before wait() has returned
+/// or is_done() has returned true. Where the backend's capabilities say `device_waits`, wait()
+/// returns at once and orders the caller's current stream after the collective instead.
+class [[nodiscard]] Work {
+ public:
+  /// Makes a Work that is already done.
+  Work() = default;
+  /// `recorded` is the call in the flight recorder of the rank, where that has it.
+  explicit Work(std::shared_ptr<WorkState> state, RecordedCall recorded = {});
+  /// Waits until the collective is done and throws what went wrong. In the child of a fork it
+  /// throws a DistributedError, because the parent's collectives never complete there.
+  void wait();
+  /// Returns whether the collective is done or has failed, without waiting for other ranks. Once it
+  /// returns true, the tensors hold the result, and wait() returns at once or throws what went
+  /// wrong. Only one of the threads that share a Work may call it or wait() at a time.
+  bool is_done();
+
+ private:
+  std::shared_ptr<WorkState> state_;
+  RecordedCall recorded_;
+  ProcessMark process_;  // of the process that issued it
+};
+
+/// Returns a Work that waits for `work`, and then copies its result `from` to `to`, once.
+Work copy_after(Work work, const Tensor& from, const Tensor& to);
 
 /// The number of collectives that this rank has issued in a group of several ranks, and the bytes
 /// of their inputs.
@@ -88,6 +115,16 @@ class ProcessGroup {
   /// which the other ranks read: so nobody waits for it. Where all ranks refuse theirs, the group
   /// stays usable; otherwise every rank gets an error that shows both sides.
   void refuse(CallOptions call, const std::string& why) const;
+  /// Runs the checks of the arguments of `call`, and refuses it before their error leaves.
+  template <class Checks>
+  void check_together(const char* call, const Checks& checks) const {
+    try {
+      checks();
+    } catch (const Error& error) {
+      refuse({.name = std::string("refused ") + call}, error.what());
+      throw;
+    }
+  }
 
   /// Makes a group of the ranks with the same `color`, ordered by (key, rank). Every rank of this
   /// group calls it. A rank with a negative color joins none; it gets a group that throws when it

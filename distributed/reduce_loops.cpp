@@ -1,6 +1,6 @@
-// The loops of a reduction over ranks, compiled for each level of processors; reduce.cpp calls
-// them.
-#include "reduce.h"
+// The loops of a reduction over ranks, compiled for each level of processors; data_flow.cpp
+// calls them.
+#include "data_flow.h"
 
 #include "../core/denormals.h"
 

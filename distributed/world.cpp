@@ -32,14 +32,15 @@ void throw_failure(const Failure& failure, const Collective& call, const GroupIn
   const std::string cause =
       failure.at.empty() || failure.at == here ? failure.what : failure.at + ": " + failure.what;
   // The advice concerns the call that failed, or this one, which waits for an absent rank as well.
-  const bool lacks_advice = failure.timeout && call.of_model &&
+  const bool lacks_advice = failure.timeout && call.options.of_model &&
                             !cause.ends_with(advice_for_one_rank);
   const std::string text =
       fmt::format("{}: {}{}{} [rank {} of {}]", here,
                   failure.at == here ? "" : "not done, because the group has failed: ", cause,
                   lacks_advice ? advice_for_one_rank : "", group.rank, group.size);
-  throw_failure(failure, text,
-                {group.rank, group.size, to_string(call.operation), call.sequence, call.name});
+  throw_failure(
+      failure, text,
+      {group.rank, group.size, to_string(call.operation), call.sequence, call.options.name});
 }
 
 void World::fail(const Failure& failure) {
@@ -240,7 +241,7 @@ std::optional<Failure> World::verdict(const PendingCollective& pending, PendingS
                                 : is_one ? "its group has been destroyed"
                                          : "their groups have been destroyed");
     why.what += all_latest_calls(state.departed, state, pending.group());
-    if (pending.call().of_model) why.what += advice_for_one_rank;
+    if (pending.call().options.of_model) why.what += advice_for_one_rank;
   } else if (stalled_at >= pending.deadline().at) {
     if (!ask_at_deadline(state, pending)) return {};
     add_silent_hosts(state, pending);
@@ -250,7 +251,7 @@ std::optional<Failure> World::verdict(const PendingCollective& pending, PendingS
       return {};
     why.what = absence(state, pending.deadline().timeout, pending.rank());
     why.what += all_latest_calls(ranks_to_describe(state), state, pending.group());
-    if (pending.call().of_model) why.what += advice_for_one_rank;
+    if (pending.call().options.of_model) why.what += advice_for_one_rank;
     why.timeout = true;
   } else {
     return {};
@@ -393,7 +394,7 @@ const World::StatusReply* World::find_answer(int world_rank, std::uint64_t group
 std::optional<LatestCalls> World::own_latest_calls(int world_rank) const {
   const auto found = recorders_.find(world_rank);
   if (found == recorders_.end()) return {};
-  return LatestCalls(found->second->latest_calls());
+  return found->second->latest_calls();
 }
 
 // Returns where `absent` ranks and one rank that waits for them are, in all of their groups.

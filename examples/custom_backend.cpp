@@ -22,8 +22,8 @@ struct Network {
 
 // A collective that is done when the other backend has finished it and the time of its arrival has
 // come. For a backend whose wait() leaves the waiting to a device (NCCL) this class is wrong.
-struct DelayedWork : distributed::Work::State {
-  DelayedWork(std::shared_ptr<State> work, Clock::time_point arrival)
+struct DelayedWork : distributed::WorkState {
+  DelayedWork(std::shared_ptr<distributed::WorkState> work, Clock::time_point arrival)
       : inner(std::move(work)), arrives_at(arrival) {}
   void wait() override {
     inner->wait();  // throws where the group has failed
@@ -32,7 +32,7 @@ struct DelayedWork : distributed::Work::State {
   bool is_done() override { return inner->is_done() && Clock::now() >= arrives_at; }
   Clock::time_point done_at() const override { return std::max(inner->done_at(), arrives_at); }
 
-  std::shared_ptr<State> inner;
+  std::shared_ptr<distributed::WorkState> inner;
   Clock::time_point arrives_at;
 };
 
@@ -42,7 +42,7 @@ class SlowNetwork : public distributed::Backend {
   SlowNetwork(std::shared_ptr<Backend> inner, Network network)
       : Backend(inner), inner_(std::move(inner)), network_(network) {}
 
-  std::shared_ptr<distributed::Work::State> submit(const distributed::Collective& call) override {
+  std::shared_ptr<distributed::WorkState> submit(const distributed::Collective& call) override {
     const Seconds duration = network_.latency +
                              Seconds(static_cast<double>(call.bytes()) / network_.bytes_per_second);
     const auto arrival = Clock::now() + std::chrono::duration_cast<Clock::duration>(duration);

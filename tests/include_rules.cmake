@@ -4,8 +4,8 @@
 # optim includes neither nn nor distributed; data includes core only. Process groups and their backends include core
 # only. Inside distributed/ each file of this list includes only files to its left, and the backends see no
 # more than them:
-#   group_info, host_layout, fingerprint, flight_recorder, collective, reduce, data_flow, absence, flight_recorder_file,
-#   stoppable_sleep, watcher, world, lane, world_lanes, backend
+#   group_info, collective, flight_recorder, data_flow, absence, flight_recorder_file, stoppable_sleep, watcher, world, lane,
+#   world_lanes, backend
 # Public headers include what libc++ 14 has. Inside the library every project include is relative, so that an embedder's
 # own folders can never be picked up.
 cmake_minimum_required(VERSION 3.24)
@@ -16,8 +16,8 @@ set(allowed_distributed core kernels autograd distributed)
 set(allowed_nn core kernels autograd distributed nn)
 set(allowed_optim core kernels autograd optim)
 set(allowed_data core data)
-set(foundation group_info host_layout fingerprint flight_recorder collective reduce data_flow absence
-    flight_recorder_file stoppable_sleep watcher world lane world_lanes backend)
+set(foundation group_info collective flight_recorder data_flow absence flight_recorder_file stoppable_sleep watcher world
+    lane world_lanes backend)
 
 set(violations "")
 set(checked 0)
@@ -34,7 +34,7 @@ foreach(layer core kernels autograd distributed nn optim data)
       set(part foundation)
     elseif(file MATCHES "^distributed/backends/")
       set(part backend)
-    elseif(file MATCHES "^distributed/(process_group|submit|broadcast_text)\\.")
+    elseif(file MATCHES "^distributed/(process_group|broadcast_text)\\.")
       set(part group)
     endif()
     if(part)
@@ -65,7 +65,7 @@ foreach(layer core kernels autograd distributed nn optim data)
             endif()
           elseif(target_level EQUAL -1
                  AND NOT target MATCHES "^distributed/diagnostics/fault_injection\\.h$"
-                 AND NOT (part STREQUAL "group" AND target MATCHES "^distributed/(process_group|submit|broadcast_text)\\.h$")
+                 AND NOT (part STREQUAL "group" AND target MATCHES "^distributed/(process_group|broadcast_text)\\.h$")
                  AND (own_folder STREQUAL "distributed" OR NOT target MATCHES "^${own_folder}/"))
             string(APPEND violations "${file} includes ${target}: a ${part} file sees only ${foundation}, fault_injection and its own folder\n")
           endif()

@@ -1,7 +1,6 @@
 #include "communication_hook.h"
 
 #include "../../core/create.h"
-#include "../submit.h"
 
 namespace tutti::distributed {
 

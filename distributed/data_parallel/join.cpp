@@ -2,12 +2,11 @@
 
 #include "../../core/create.h"
 #include "../broadcast_text.h"
-#include "../submit.h"
 
 namespace tutti::distributed {
 
 bool Join::step(std::int64_t samples) {
-  check_together(group_, "Join", [&] {
+  group_.check_together("Join", [&] {
     if (samples < 0) fail<ValueError>("Join: expected a number of samples, got {}", samples);
   });
   // The choice decides whether a rank goes on.

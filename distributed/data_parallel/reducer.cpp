@@ -53,8 +53,8 @@ Reducer::Reducer(StateDict parameters, ProcessGroup group, DataParallelOptions o
       last_parameter_number_(autograd::last_parameter_number),
       reordered_(!options_.reorder_buckets || options_.find_unused_parameters) {
   if (!options_.communication)
-    options_.communication = [](const ProcessGroup& ranks, const Tensor& bucket, CallOptions call) {
-      return ranks.all_reduce(bucket, ReduceOp::sum, std::move(call));
+    options_.communication = [](const ProcessGroup& ranks, const Bucket& bucket, CallOptions call) {
+      return ranks.all_reduce(bucket.flat, ReduceOp::sum, std::move(call));
     };
   std::erase_if(parameters_, [this](const auto& entry) {
     if (!entry.second.requires_grad()) frozen_.push_back(entry);

@@ -3,7 +3,6 @@
 #include "../../core/create.h"
 #include "../../core/hash.h"
 #include "../broadcast_text.h"
-#include "../submit.h"
 
 namespace tutti::distributed {
 namespace {
@@ -44,7 +43,7 @@ void check_replicas(const StateDict& state, const ProcessGroup& group, const std
   const auto count = static_cast<std::int64_t>(state.size());
   check_same_count(count, group);
   std::vector<std::int64_t> mine;
-  check_together(group, "check_replicas", [&] {
+  group.check_together("check_replicas", [&] {
     for (const auto& [name, tensor] : state) mine.push_back(hash_of(tensor));
   });
   const auto all = all_gather_numbers(group, mine, {.name = "check_replicas: hashes"});

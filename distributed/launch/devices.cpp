@@ -86,8 +86,7 @@ std::vector<Seat> gather(Backend& group, const Seat& own) {
   Collective call{.operation = Operation::all_gather,
                   .input = input,
                   .output = output,
-                  .name = "the GPUs of the ranks",
-                  .timeout = info.timeout};
+                  .options = {.name = "the GPUs of the ranks", .timeout = info.timeout}};
   call.fingerprint = fingerprint(call);
   group.submit(call)->wait();
   std::vector<Seat> seats(static_cast<std::size_t>(info.size));

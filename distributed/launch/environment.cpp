@@ -19,8 +19,8 @@ thread_local const ProcessGroup* thread_world = nullptr;
 // Returns null for one process. MPI is not touched then, because its initialisation takes half a
 // second.
 std::shared_ptr<Backend> make_world(const WorldOptions& options) {
-  ProcessWorldOptions launch = find_launch();
-  if (launch.expected_size == 1 && !mpi::is_initialized()) return nullptr;
+  GroupInfo launch = find_launch();
+  if (launch.size == 1 && !mpi::is_initialized()) return nullptr;
   if (may_use_nccl(options.nccl)) nccl::set_environment();  // before MPI has threads
   launch.timeout = options.timeout;
   auto backend = mpi::make_world(launch);

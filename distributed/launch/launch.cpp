@@ -54,13 +54,13 @@ std::string how_to_start(int processes) {
 }
 
 // Reads one launcher's variables; nothing where they are not set.
-std::optional<ProcessWorldOptions> read(const char* const (&variables)[2]) {
+std::optional<GroupInfo> read(const char* const (&variables)[2]) {
   const auto [rank_variable, size_variable] = variables;
   const auto size = read_number(size_variable, "the number of processes", 1);
   const auto rank = read_number(rank_variable, "the rank of this process", 0);
   // SLURM_PROCID alone means a batch script. A single process needs no rank.
   if (!size && (!rank || rank_variable == std::string_view("SLURM_PROCID"))) return {};
-  if (size == 1 && rank.value_or(0) == 0) return ProcessWorldOptions{};
+  if (size == 1 && rank.value_or(0) == 0) return GroupInfo{};
   if (!size || !rank)
     fail<DistributedError>(
         "from_environment: {} is set and {} is not; found {}. Unset {} to run "
@@ -71,7 +71,7 @@ std::optional<ProcessWorldOptions> read(const char* const (&variables)[2]) {
   if (*rank >= *size)
     fail<DistributedError>("from_environment: {}={} is no rank of {}={}", rank_variable, *rank,
                            size_variable, *size);
-  return ProcessWorldOptions{.rank = *rank, .expected_size = *size};
+  return GroupInfo{.rank = *rank, .size = *size};
 }
 
 // Finds the first of `variables` that is set; null where none is.
@@ -96,23 +96,23 @@ std::string launch_variables() {
   return found;
 }
 
-ProcessWorldOptions find_launch() {
-  std::optional<ProcessWorldOptions> launch;
+GroupInfo find_launch() {
+  std::optional<GroupInfo> launch;
   for (const auto& variables : mpi_launchers)
     if (!launch) launch = read(variables);
-  if (mpi::is_initialized()) return launch.value_or(ProcessWorldOptions{});
+  if (mpi::is_initialized()) return launch.value_or(GroupInfo{});
   // Pods and containers set RANK and WORLD_SIZE for one process, too.
   const int size = read_number(torchrun[1], "the number of processes", 1).value_or(1);
-  if (size > 1 && size != (launch ? launch->expected_size : 1))
+  if (size > 1 && size != (launch ? launch->size : 1))
     fail<DistributedError>(
         "from_environment: {}={} shows several processes, but {}; found {}. The processes of tutti "
         "find each other by MPI: {}. Unset {} where it is not meant",
         torchrun[1], size,
-        launch ? fmt::format("the MPI launcher has started {}", launch->expected_size)
+        launch ? fmt::format("the MPI launcher has started {}", launch->size)
                : "no MPI launcher has started them",
         launch_variables(), how_to_start(size), torchrun[1]);
   if (launch) return *launch;
-  const std::optional<ProcessWorldOptions> alone = read(torchrun);
+  const std::optional<GroupInfo> alone = read(torchrun);
   const char* unknown = first_set(without_size);
   if (!unknown && !alone && !text_of("LOCAL_RANK").empty()) unknown = "LOCAL_RANK";
   if (unknown)
@@ -121,7 +121,7 @@ ProcessWorldOptions find_launch() {
         "tutti knows says how many there are; found {}. If there are several, {}, or call "
         "MPI_Init() before from_environment(); unset {} to run alone",
         unknown, text_of(unknown), launch_variables(), how_to_start(0), unknown);
-  return alone.value_or(ProcessWorldOptions{});
+  return alone.value_or(GroupInfo{});
 }
 
 }  // namespace tutti::distributed

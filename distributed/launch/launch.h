@@ -8,10 +8,11 @@
 
 namespace tutti::distributed {
 
-/// Reads the variables. MPI has to be asked where they say that there are several processes. Throws
-/// a DistributedError that lists what was found, and says how to start instead, where a variable
-/// shows several processes that MPI cannot find, such as those of torchrun, or is no number.
-ProcessWorldOptions find_launch();
+/// Reads the variables, and returns the rank of this process and the number of all. MPI has to be
+/// asked where they say that there are several processes. Throws a DistributedError that lists what
+/// was found, and says how to start instead, where a variable shows several processes that MPI
+/// cannot find, such as those of torchrun, or is no number.
+GroupInfo find_launch();
 
 /// While the object lives, world() returns `group` on this thread, which is a rank of run_ranks().
 /// The group must outlive it.

@@ -86,8 +86,7 @@ void run_ranks(int n, const std::function<void(const ProcessGroup&)>& fn,
   check_arguments(n, fn, options);
   const int threads_each = std::max(1, num_threads() / n);
   Outcome outcome(n);
-  auto groups = local::make_world(
-      {.ranks = n, .timeout = options.timeout, .ranks_per_host = options.ranks_per_host});
+  auto groups = local::make_world({.size = n, .timeout = options.timeout}, options.ranks_per_host);
   const std::shared_ptr<World> world = groups[0]->world();
   set_devices_of_threads(*world, n, options.first_device, options.nccl);
   const auto failed = [&](int rank) {

@@ -92,15 +92,11 @@ LocalGradients allocate(const BackwardContext& context, const Tensor& gradient) 
   return local;
 }
 
-PacketCall packet_call(const BackwardContext& context) {
-  return {.id = context.id, .phase = Phase::backward, .input = context.x.get().shape()};
-}
-
 // Adds the sums of all ranks in place.
 void all_reduce(const BackwardContext& context, const Tensor& sums) {
   if (!context.all_reduces) return;
   // What was deferred is, for example, a convolution's weight gradient.
-  all_reduce_packet(sums, packet_call(context), autograd::compute_deferred_gradients);
+  all_reduce_packet(sums, context.id, Phase::backward, true, autograd::compute_deferred_gradients);
 }
 
 // Makes the output one that is computed again from what the backward keeps in any case, and from
@@ -179,8 +175,11 @@ Tensor input_gradient(const BackwardContext& context, const LocalGradients& loca
                                     .dx = dx,
                                     .report = report});
   };
+  const auto packet_call = [&] {
+    return PacketCall{.id = context.id, .phase = Phase::backward, .input = x.shape()};
+  };
   if (!context.all_reduces) launch(nullptr);
-  else context.history->deferred_errors.report(x.device(), packet_call(context), launch);
+  else context.history->deferred_errors.report(x.device(), packet_call, launch);
   return dx;
 }
 

@@ -193,8 +193,8 @@ const std::string& traits_of(const Call& call) {
 Call checked_call(const Tensor& x, const BatchNormArgs& args,
                   const std::shared_ptr<CallHistory>& history) {
   Call call{.args = args,
-            .id = {args.name, args.group, history->synchronized_calls + 1},
             .input = x,
+            .id = {args.name, args.group, history->synchronized_calls + 1},
             .needed = {.input = autograd::needs_grad(x),
                        .weight = autograd::needs_grad(args.weight),
                        .bias = autograd::needs_grad(args.bias),

@@ -33,11 +33,11 @@ struct NeededGradients {
   bool any() const { return input || weight || bias || residual; }
 };
 
-/// One call of batch_norm.
+/// One call of batch_norm, which its arguments outlive.
 struct Call {
-  BatchNormArgs args;
+  const BatchNormArgs& args;
+  const Tensor& input;  ///< x as given, with its autograd history
   CallId id = {};
-  Tensor input = {};             ///< x as given, with its autograd history
   Tensor x = {};                 ///< x dense, without history
   Tensor position_weights = {};  ///< dense, one for every position; undefined if all are 1
   NeededGradients needed = {};

@@ -4,8 +4,6 @@
 #include "../../autograd/record.h"
 #include "../../core/create.h"
 
-#include <algorithm>
-
 namespace tutti::nn {
 namespace {
 
@@ -46,10 +44,6 @@ Tensor batch_norm(const Tensor& x, const BatchNormArgs& args,
 
 namespace {
 
-double values_per_channel(const Tensor& x) {
-  return static_cast<double>(x.numel()) / static_cast<double>(std::max<std::int64_t>(1, x.size(1)));
-}
-
 Statistics new_statistics(const Call& call) {
   const auto per_channel = [&] { return empty({call.channels()}, {float64, call.x.device()}); };
   return {.mean = per_channel(), .rstd = per_channel(), .call_number = call.id.number};
@@ -69,14 +63,6 @@ kernels::StatisticsUpdate statistics_update(const Call& call) {
        {&args.running.mean, &args.running.var, &args.running.batches, &args.running.elements})
     if (changed->defined()) changed->storage()->bump_version();
   return update;
-}
-
-// A batch of one rank has no group to check.
-PacketCall packet_call(const Call& call) {
-  return {.id = call.is_synchronized ? call.id : CallId{.name = call.id.name},
-          .phase = Phase::forward,
-          .runs_backward = call.needed.any(),
-          .input = call.x.shape()};
 }
 
 // Returns the arguments of the kernels that compute the output. After a residual, the backward
@@ -121,8 +107,10 @@ Tensor local_sums(const Call& call) {
 // Adds the packets of all ranks in place, by one collective, and returns the summed header. The
 // packet of a call that is not synchronised does not change.
 kernels::PacketHeader all_reduce(const Call& call, const Tensor& packet) {
-  if (call.is_synchronized) return all_reduce_packet(packet, packet_call(call));
-  if (!call.position_weights.defined()) return {.count = values_per_channel(call.x)};
+  if (call.is_synchronized)
+    return all_reduce_packet(packet, call.id, Phase::forward, call.needed.any());
+  if (!call.position_weights.defined())
+    return {.count = static_cast<double>(call.x.numel()) / static_cast<double>(call.channels())};
   if (call.x.device().is_cpu()) return {.count = *packet.data<double>()};
   return {};
 }
@@ -147,9 +135,15 @@ Output finalize_and_apply(const Call& call, const Tensor& packet,
                                        .y = output.y,
                                        .report = report});
   };
+  const auto packet_call = [&] {  // a batch of one rank has no group to check
+    return PacketCall{.id = call.is_synchronized ? call.id : CallId{.name = call.id.name},
+                      .phase = Phase::forward,
+                      .runs_backward = call.needed.any(),
+                      .input = call.x.shape()};
+  };
   // The host knows the header of any other call.
   if (call.is_synchronized || call.position_weights.defined())
-    call.history->deferred_errors.report(call.x.device(), packet_call(call), launch);
+    call.history->deferred_errors.report(call.x.device(), packet_call, launch);
   else launch(nullptr);
   return output;
 }

@@ -29,12 +29,6 @@ std::string rank_of(const CallId& id) {
   return fmt::format("rank {} of {}", id.group->rank(), id.group->size());
 }
 
-// Returns whether all ranks sent the fingerprint of the same call.
-bool agree(const PacketHeader& header, const CallId& id) {
-  return kernels::fingerprints_agree(header.fingerprint, header.fingerprint_squared,
-                                     id.group->size());
-}
-
 [[noreturn]] void fail_collective(const CallId& id, Phase phase, const std::string& text) {
   throw DistributedError(
       text, {id.group->rank(), id.group->size(), "all_reduce", id.number, describe(id, phase)});
@@ -53,11 +47,11 @@ bool agree(const PacketHeader& header, const CallId& id) {
 // they have read the same summed header.
 std::string gather_who_runs_backward(const CallId& id, bool runs_backward) {
   std::vector<int> with, without;
-  const auto answers = distributed::all_gather_text(id.group->for_normalization(),
-                                                    runs_backward ? "yes" : "no",
-                                                    "SyncBatchNorm: who runs a backward");
+  const auto answers =
+      distributed::all_gather_numbers(id.group->for_normalization(), {runs_backward},
+                                      {.name = "SyncBatchNorm: who runs a backward"});
   for (std::size_t r = 0; r < answers.size(); ++r)
-    (answers[r] == "yes" ? with : without).push_back(static_cast<int>(r));
+    (answers[r] ? with : without).push_back(static_cast<int>(r));
   return fmt::format("{} will run a backward, {} will not", distributed::ranks_to_string(with),
                      distributed::ranks_to_string(without));
 }
@@ -86,9 +80,8 @@ void write_header(const Tensor& packet, const PacketHeader& header) {
   copy_bytes(packet.raw(), packet.device(), &header, Device::cpu(), sizeof(header));
 }
 
-PacketHeader all_reduce_packet(const Tensor& packet, const PacketCall& call,
-                               const std::function<void()>& meanwhile) {
-  const auto& [id, phase, runs_backward, input] = call;
+PacketHeader all_reduce_packet(const Tensor& packet, const CallId& id, Phase phase,
+                               bool runs_backward, const std::function<void()>& meanwhile) {
   distributed::Work work = id.group->for_normalization().all_reduce(
       packet, distributed::ReduceOp::sum,
       {.name = describe(id, phase), .step = id.traits, .of_model = true});
@@ -104,7 +97,7 @@ PacketHeader all_reduce_packet(const Tensor& packet, const PacketCall& call,
 void check_copied_header(const PacketHeader& header, const PacketCall& call) {
   const auto& [id, phase, runs_backward, input] = call;
   const int ranks = id.group->size();
-  if (!agree(header, id))
+  if (!kernels::fingerprints_agree(header.fingerprint, header.fingerprint_squared, ranks))
     fail_collective(id, phase,
                     fmt::format("{}{} ({}): not every rank was there, as the device found "
                                 "meanwhile; every rank must construct and run the same layers in "
@@ -144,12 +137,11 @@ void announce_refusal(const CallId& id, const std::string& why) {
 
 // ---- DeferredErrors
 
-void DeferredErrors::report(Device device, PacketCall call,
+void DeferredErrors::report(Device device, const std::function<PacketCall()>& call,
                             const std::function<void(HeaderReport*)>& launch) {
   if (device.is_cpu() || cuda::current_stream(device.index()).is_capturing())
     return launch(nullptr);
-  Report report{cuda::Readback(device.index(), sizeof(PacketHeader)), device.index(),
-                std::move(call)};
+  Report report{cuda::Readback(device.index(), sizeof(PacketHeader)), device.index(), call()};
   launch(static_cast<HeaderReport*>(report.header.device_data()));
   reports_.push_back(std::move(report));
 }

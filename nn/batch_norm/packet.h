@@ -54,7 +54,8 @@ struct PacketCall {
 /// gathers which ranks will. For a packet in device memory the result holds what the host must
 /// assume: the count is unknown (0), some rank needs the gradient of its input, and ranks will run
 /// a backward. The kernel that reads the packet then reports the header to DeferredErrors.
-kernels::PacketHeader all_reduce_packet(const Tensor& packet, const PacketCall& call,
+kernels::PacketHeader all_reduce_packet(const Tensor& packet, const CallId& id, Phase phase,
+                                        bool runs_backward = true,
                                         const std::function<void()>& meanwhile = {});
 
 /// Checks a host copy of the header of a summed packet in device memory. Throws a DistributedError
@@ -84,9 +85,9 @@ void announce_refusal(const CallId& id, const std::string& why);
 class DeferredErrors {
  public:
   /// Calls launch(report), which launches a kernel on `device` that writes the header of a packet
-  /// to `report`, and keeps the report. On the CPU and while a CUDA graph is captured nothing is
-  /// reported, and `report` is null.
-  void report(Device device, PacketCall call,
+  /// to `report`, and keeps the report with what `call` returns. On the CPU and while a CUDA graph
+  /// is captured nothing is reported, and `report` is null.
+  void report(Device device, const std::function<PacketCall()>& call,
               const std::function<void(kernels::HeaderReport*)>& launch);
   /// Checks the headers that have arrived and throws the error of the oldest one that fails. It
   /// first aborts the group of that call, since the other ranks may wait in any collective by now.

@@ -13,12 +13,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <utility>
 
 namespace tutti::nn {
 
 StatisticsRun::StatisticsRun(std::string path, BatchNorm& layer)
-    : path_(std::move(path)), layer_(&layer), was_training_(layer.is_training()) {
+    : path_(std::move(path)), layer_(layer), was_training_(layer.is_training()) {
   const Device device = layer.running_mean.device();
   const Shape channels = layer.running_mean.shape();
   layer.pooled_statistics_ = {.mean = zeros(channels, {float64, device}),
@@ -29,24 +30,18 @@ StatisticsRun::StatisticsRun(std::string path, BatchNorm& layer)
 }
 
 StatisticsRun::~StatisticsRun() {
-  if (!layer_) return;
-  layer_->history_->observe = {};
-  layer_->pooled_statistics_ = {};
-  layer_->train(was_training_);
+  layer_.history_->observe = {};
+  layer_.pooled_statistics_ = {};
+  layer_.train(was_training_);
 }
 
-StatisticsRun::StatisticsRun(StatisticsRun&& other) noexcept
-    : path_(std::move(other.path_)),
-      layer_(std::exchange(other.layer_, nullptr)),
-      was_training_(other.was_training_) {}
-
 void StatisticsRun::observe(std::function<void(const Tensor&, const Tensor&)> observe) {
-  layer_->history_->observe = std::move(observe);
+  layer_.history_->observe = std::move(observe);
 }
 
 Tensor StatisticsRun::moments() const {
-  const kernels::RunningStatistics& pooled = layer_->pooled_statistics_;
-  const auto& shared = layer_->process_group();
+  const kernels::RunningStatistics& pooled = layer_.pooled_statistics_;
+  const auto& shared = layer_.process_group();
   const double share = !shared || shared->rank() == 0 ? 1 : 0;
   const Tensor n = pooled.elements * share;
   const Tensor deviations = pooled.var * relu(pooled.elements - 1) * share;
@@ -67,8 +62,8 @@ bool StatisticsRun::finish(const Tensor& moments) {
   const Tensor merged = merged_moments(moments);
   const double n = merged.slice(0, 0, 1).item<double>();
   if (!(n > 0)) return false;
-  layer_->running_mean.copy_(merged.slice(0, 1, 1 + c));
-  if (n > 1) layer_->running_var.copy_(merged.slice(0, 1 + c, 1 + 2 * c) * (1 / (n - 1)));
+  layer_.running_mean.copy_(merged.slice(0, 1, 1 + c));
+  if (n > 1) layer_.running_var.copy_(merged.slice(0, 1 + c, 1 + 2 * c) * (1 / (n - 1)));
   return true;
 }
 
@@ -106,7 +101,7 @@ std::vector<std::string> recompute_statistics(Module& module,
                                               const std::function<void()>& run_batches,
                                               const ProcessGroup& group) {
   const NoGrad no_grad;
-  std::vector<StatisticsRun> runs;
+  std::deque<StatisticsRun> runs;
   for (const auto& [path, layer] : tracking_layers("recompute_statistics", module, group))
     runs.emplace_back(path, *layer);
   run_batches();

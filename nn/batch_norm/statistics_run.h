@@ -16,12 +16,12 @@ class StatisticsRun {
  public:
   StatisticsRun(std::string path, BatchNorm& layer);
   ~StatisticsRun();
-  StatisticsRun(StatisticsRun&& other) noexcept;
-  StatisticsRun& operator=(StatisticsRun&&) = delete;
+  StatisticsRun(const StatisticsRun&) = delete;
+  StatisticsRun& operator=(const StatisticsRun&) = delete;
 
   const std::string& path() const { return path_; }
-  BatchNorm& layer() const { return *layer_; }
-  std::int64_t channels() const { return layer_->pooled_statistics_.mean.numel(); }
+  BatchNorm& layer() const { return layer_; }
+  std::int64_t channels() const { return layer_.pooled_statistics_.mean.numel(); }
 
   /// Calls `observe` with the input (dense, (N, C, ...)) and the position weights (undefined if all
   /// are 1) of every forward of the layer on this rank, until this object is destroyed.
@@ -38,7 +38,7 @@ class StatisticsRun {
 
  private:
   std::string path_;
-  BatchNorm* layer_;
+  BatchNorm& layer_;
   bool was_training_;
 };
 

@@ -48,7 +48,7 @@ class Member : public Backend {
  public:
   using Backend::Backend;
   bool accepts(Device) const override { return true; }
-  std::shared_ptr<Work::State> submit(const Collective& call) override {
+  std::shared_ptr<WorkState> submit(const Collective& call) override {
     record(call);
     return nullptr;
   }
@@ -116,7 +116,7 @@ class AbsentRank : public ::testing::Test {
     return std::unique_ptr<Group>(new Group{Member(info, waiting_), Member(there, asked_)});
   }
   static void issue(Member& member, std::int64_t sequence, const std::string& name = {}) {
-    Collective call{.name = name, .sequence = sequence};
+    Collective call{.options = {.name = name}, .sequence = sequence};
     call.fingerprint = fingerprint(call);
     member.submit(call);
   }

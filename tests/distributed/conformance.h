@@ -6,7 +6,7 @@
 
 #include <tutti/core/create.h>
 #include <tutti/distributed/backend.h>
-#include <tutti/distributed/host_layout.h>
+#include <tutti/distributed/group_info.h>
 #include <tutti/distributed/process_group.h>
 
 #include <gtest/gtest.h>

@@ -189,7 +189,7 @@ TEST(DataParallel, AHookThatThrowsFailsOnEveryRank) {
 }
 
 TEST(DataParallel, AHookWhoseWorkThrowsFailsOnEveryRank) {
-  struct Broken : Work::State {
+  struct Broken : WorkState {
     void wait() override { throw std::runtime_error("no compressor"); }
     bool is_done() override { return true; }
   };

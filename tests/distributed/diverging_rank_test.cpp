@@ -80,21 +80,19 @@ TEST(LatestCalls, OfManyAbsentRanksAndGroupsAreCut) {
 }
 
 // Returns the latest calls that a recorder tells, as errors show them.
-std::string text_of(const FlightRecorder& recorder) {
-  return LatestCalls(recorder.latest_calls()).text;
-}
+std::string text_of(const FlightRecorder& recorder) { return recorder.latest_calls().text; }
 
 Fingerprint all_reduce_call(std::int64_t number, const Tensor& x, const std::string& name = {}) {
   return fingerprint({.operation = Operation::all_reduce,
                       .input = x,
                       .output = x,
-                      .name = name,
+                      .options = {.name = name},
                       .sequence = number});
 }
 
 TEST(FlightRecorder, KeepsTheLatestCallOfEveryGroup) {
   FlightRecorder recorder(1);
-  EXPECT_TRUE(recorder.latest_calls().empty());
+  EXPECT_TRUE(recorder.latest_calls().sequences.empty());
   const auto in_all = recorder.add_group("world", {0, 1, 2});
   EXPECT_EQ(text_of(recorder), "no call");
   auto in_pair = recorder.add_group("world/split0", {1, 2});

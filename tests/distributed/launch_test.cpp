@@ -59,8 +59,8 @@ class Launchers : public ::testing::Test {
     return message_of<Error>([] { ProcessGroup::from_environment(); });
   }
   static std::pair<int, int> launch() {
-    const ProcessWorldOptions found = find_launch();
-    return {found.rank, found.expected_size};
+    const GroupInfo found = find_launch();
+    return {found.rank, found.size};
   }
 };
 

@@ -6,7 +6,7 @@
 #include <tutti/core/parallel.h>
 #include <tutti/distributed/backends/local/local.h>
 #include <tutti/distributed/backends/mpi/mpi.h>
-#include <tutti/distributed/host_layout.h>
+#include <tutti/distributed/group_info.h>
 #include <tutti/distributed/world.h>
 
 #include <future>
@@ -334,16 +334,16 @@ TEST(Failures, MismatchesShowBothSidesOnEveryRank) {
 }
 
 TEST(Failures, AResultThatCannotBeComputedFailsOnEveryRank) {
-  const auto ranks = local::make_world({.ranks = 2, .timeout = 60s});
+  const auto ranks = local::make_world({.size = 2, .timeout = 60s});
   const auto rank = [&](std::size_t r) {
     const std::shared_ptr<Backend>& backend = ranks[r];
     // Computing on an undefined tensor throws, as it would where memory runs out. ProcessGroup
     // never lets one through.
-    Collective call{.operation = Operation::all_reduce, .sequence = 1, .timeout = 60s};
+    Collective call{.operation = Operation::all_reduce, .options = {.timeout = 60s}, .sequence = 1};
     call.fingerprint = fingerprint(call);
     expect_contains(message_of<DistributedError>([&] { backend->submit(call)->wait(); }),
                     {"all_reduce #1", "could not compute the result"});
-    EXPECT_THROW(backend->submit({.sequence = 2, .timeout = 60s}), DistributedError);
+    EXPECT_THROW(backend->submit({.options = {.timeout = 60s}, .sequence = 2}), DistributedError);
   };
   std::jthread other(rank, 1);
   rank(0);

@@ -70,8 +70,8 @@ class Ordered : public distributed::Backend {
         inner_(std::move(inner)),
         device_waits_(device_waits),
         order_(std::move(order)) {}
-  std::shared_ptr<distributed::Work::State> submit(const distributed::Collective& call) override {
-    order_->push_back(call.name);
+  std::shared_ptr<distributed::WorkState> submit(const distributed::Collective& call) override {
+    order_->push_back(call.options.name);
     return inner_->submit(call);
   }
   std::shared_ptr<Backend> subgroup(const std::vector<int>& members,

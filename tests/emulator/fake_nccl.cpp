@@ -24,7 +24,7 @@
 #include "streams.h"
 
 #include <tutti/distributed/backends/nccl/nccl.h>
-#include <tutti/distributed/reduce.h>
+#include <tutti/distributed/data_flow.h>
 
 #include <nccl.h>
 

@@ -29,11 +29,11 @@ class TwinBackend : public distributed::Backend {
         noise_(noise) {}
 
   bool accepts(Device) const override { return true; }
-  std::shared_ptr<distributed::Work::State> submit(const distributed::Collective& call) override {
+  std::shared_ptr<distributed::WorkState> submit(const distributed::Collective& call) override {
     using distributed::Operation;
-    if (log_) log_("issue " + call.name);
+    if (log_) log_("issue " + call.options.name);
     const auto work = std::make_shared<Wait>();
-    work->what = "wait " + call.name;
+    work->what = "wait " + call.options.name;
     work->log = log_;
     work->kept = call.output;
     const auto compute = [&] {
@@ -67,7 +67,7 @@ class TwinBackend : public distributed::Backend {
   }
 
  private:
-  struct Wait : distributed::Work::State {
+  struct Wait : distributed::WorkState {
     cuda::Event done;
     int device = -1;
     std::string what;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <tutti/distributed/backend.h>
-#include <tutti/distributed/host_layout.h>
+#include <tutti/distributed/group_info.h>
 #include <tutti/distributed/process_group.h>
 
 namespace tutti::test {

@@ -140,7 +140,7 @@ TEST(Simulator, ARankThatHasGivenUpDoesNotShortenTheWaitForOthers) {
   const Layout layout{.host_sizes = {4}};
   const Job job = simulate(layout, 1, 120 * second, [](int rank) -> std::uint64_t {
     constexpr std::chrono::milliseconds late[] = {2500ms, 0ms, 0ms, 5s};
-    distributed::mpi::initialize({.rank = rank, .expected_size = 4, .timeout = timeout});
+    distributed::mpi::initialize({.rank = rank, .size = 4, .timeout = timeout});
     std::this_thread::sleep_for(late[rank]);
     try {
       if (rank == 1) distributed::mpi::make_world({.rank = rank, .timeout = 1s});

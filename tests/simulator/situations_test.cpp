@@ -115,7 +115,7 @@ TEST(Situations, ALaterBarrierTakesNoMessagesOfAnEarlierOne) {
                    .duration = 1 * second};
   const Job job = run_job({.host_sizes = {1, 1, 1, 1}, .fault = late}, [](int rank) {
     constexpr std::chrono::milliseconds comes[] = {2500ms, 3500ms, 0ms, 1000ms};
-    distributed::mpi::initialize({.rank = rank, .expected_size = 4, .timeout = timeout});
+    distributed::mpi::initialize({.rank = rank, .size = 4, .timeout = timeout});
     try {
       if (rank == 3) distributed::mpi::make_world({.rank = rank, .timeout = 1s});
     } catch (const TimeoutError&) {}

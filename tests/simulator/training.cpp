@@ -29,7 +29,7 @@ std::uint64_t hash_of(const Tensor& tensor, std::uint64_t seed) {
 ProcessGroup join_world(int rank, int size) {
   set_num_threads(1);
   ProcessGroup group(
-      distributed::mpi::make_world({.rank = rank, .expected_size = size, .timeout = timeout}));
+      distributed::mpi::make_world({.rank = rank, .size = size, .timeout = timeout}));
   mark();
   return group;
 }

@@ -5,15 +5,8 @@
 
 namespace tutti::distributed::local {
 
-/// What makes a world of threads.
-struct Options {
-  int ranks = 1;
-  std::chrono::milliseconds timeout = default_group_timeout;
-  int ranks_per_host = 0;           ///< As in RunOptions.
-  bool communicates_alone = false;  ///< As in GroupInfo.
-};
-
-/// Makes the world groups of all ranks, by rank.
-std::vector<std::shared_ptr<Backend>> make_world(const Options& options);
+/// Makes the world groups of all ranks, by rank. `world` has their number, the timeout and whether
+/// a rank alone communicates; `ranks_per_host` is as in RunOptions.
+std::vector<std::shared_ptr<Backend>> make_world(GroupInfo world, int ranks_per_host = 0);
 
 }  // namespace tutti::distributed::local

@@ -3,8 +3,6 @@
 // this the bitwise reference of the backends. Failures and deadlines are the World's, which all
 // groups of one run_ranks() share and whose lock guards the state of the groups too.
 #include "../../data_flow.h"
-#include "../../host_layout.h"
-#include "../../reduce.h"
 #include "local.h"
 
 #include <algorithm>
@@ -87,7 +85,7 @@ class LocalBackend : public Backend {
  public:
   LocalBackend(std::shared_ptr<LocalGroup> group, GroupInfo info)
       : Backend(std::move(info), group->world()), group_(std::move(group)) {}
-  std::shared_ptr<Work::State> submit(const Collective& call) override;
+  std::shared_ptr<WorkState> submit(const Collective& call) override;
   std::shared_ptr<Backend> subgroup(const std::vector<int>& members,
                                     const std::string& name) override;
 
@@ -122,7 +120,7 @@ void compute_results(const std::vector<std::optional<Collective>>& calls,
                  });
 }
 
-class LocalWork : public Work::State {
+class LocalWork : public WorkState {
  public:
   LocalWork(std::shared_ptr<LocalGroup> group, std::shared_ptr<Round> round, const Collective& call,
             std::shared_ptr<const GroupInfo> info)
@@ -140,7 +138,7 @@ class LocalWork : public Work::State {
 
 }  // namespace
 
-std::shared_ptr<Work::State> LocalBackend::submit(const Collective& call) {
+std::shared_ptr<WorkState> LocalBackend::submit(const Collective& call) {
   return std::make_shared<LocalWork>(group_, group_->arrive(call, info()), call, shared_info());
 }
 
@@ -240,7 +238,8 @@ Round::Round(const LocalGroup& group) : calls(group.info().world_ranks.size()), 
 void Round::add(int rank, const Collective& call) {
   calls[static_cast<std::size_t>(rank)] = call;
   ++arrived_;
-  if (const auto mine = Deadline::after(call.timeout); mine.at < deadline_.at) deadline_ = mine;
+  if (const auto mine = Deadline::after(call.options.timeout); mine.at < deadline_.at)
+    deadline_ = mine;
 }
 
 const Collective& Round::call() const { return *calls[static_cast<std::size_t>(rank())]; }
@@ -271,21 +270,18 @@ std::shared_ptr<LocalGroup> LocalGroup::subgroup(const std::vector<int>& members
   return group;
 }
 
-std::vector<std::shared_ptr<Backend>> make_world(const Options& options) {
-  GroupInfo info{.size = options.ranks,
-                 .group = "world",
-                 .backend = "local",
-                 .timeout = options.timeout,
-                 .communicates_alone = options.communicates_alone,
-                 .world_ranks = all_ranks(options.ranks)};
-  for (int rank = 0; rank < options.ranks && options.ranks_per_host > 0; ++rank)
-    info.hosts.push_back(rank / options.ranks_per_host);
+std::vector<std::shared_ptr<Backend>> make_world(GroupInfo info, int ranks_per_host) {
+  info.group = "world";
+  info.backend = "local";
+  info.world_ranks = all_ranks(info.size);
+  for (int rank = 0; rank < info.size && ranks_per_host > 0; ++rank)
+    info.hosts.push_back(rank / ranks_per_host);
   const auto world =
       std::make_shared<World>(World::Options{.departed_one = "its function has returned",
                                              .departed_many = "their functions have returned"});
   const auto group = std::make_shared<LocalGroup>(world, info);
   std::vector<std::shared_ptr<Backend>> ranks;
-  for (info.rank = 0; info.rank < options.ranks; ++info.rank) {
+  for (info.rank = 0; info.rank < info.size; ++info.rank) {
     info.local_rank = info.rank;
     ranks.push_back(std::make_shared<LocalBackend>(group, info));
   }

@@ -6,7 +6,7 @@
 
 namespace tutti::distributed::mpi {
 
-class CommunicationThread::TaskWork : public Work::State {
+class CommunicationThread::TaskWork : public WorkState {
  public:
   TaskWork(std::shared_ptr<CommunicationThread> thread, std::shared_ptr<Task> task)
       : thread_(std::move(thread)), task_(std::move(task)) {}
@@ -14,8 +14,13 @@ class CommunicationThread::TaskWork : public Work::State {
     std::unique_lock lock(thread_->mutex_);
     task_->for_waiter = task_->for_waiter || !thread_->threaded_;
     while (!task_->done) {
-      if (thread_->running_ || !task_->for_waiter) thread_->wait(lock);
-      else thread_->run_next(lock);  // which may be a call before this one
+      if (!thread_->running_ && task_->for_waiter) {
+        thread_->run_next(lock);  // which may be a call before this one
+      } else {
+        ++thread_->waiting_;
+        thread_->changed_->wait(lock);
+        --thread_->waiting_;
+      }
     }
     if (task_->error) std::rethrow_exception(task_->error);
   }
@@ -62,9 +67,8 @@ CommunicationThread::~CommunicationThread() {
   if (thread_.joinable()) thread_.join();
 }
 
-std::shared_ptr<Work::State> CommunicationThread::submit(std::unique_ptr<Exchange> exchange) {
+std::shared_ptr<WorkState> CommunicationThread::submit(std::unique_ptr<Exchange> exchange) {
   const auto task = std::make_shared<Task>();
-  task->call = exchange->call();
   task->for_waiter = exchange->has_data();
   task->exchange = std::move(exchange);
   const std::lock_guard lock(mutex_);
@@ -72,12 +76,6 @@ std::shared_ptr<Work::State> CommunicationThread::submit(std::unique_ptr<Exchang
   if (threaded_) ++process().unfinished_collectives;
   if (threaded_ && !task->for_waiter && !start_thread()) task->for_waiter = true;
   return std::make_shared<TaskWork>(shared_from_this(), task);
-}
-
-void CommunicationThread::wait(std::unique_lock<std::mutex>& lock) {
-  ++waiting_;
-  changed_->wait(lock);
-  --waiting_;
 }
 
 // Returns false where the system has no thread for it.
@@ -137,11 +135,12 @@ void CommunicationThread::run_next(std::unique_lock<std::mutex>& lock) {
 }
 
 void CommunicationThread::run(Task& task, bool patient) {
+  const Collective& call = task.exchange->call();
   const std::shared_lock mpi(process().usage, std::try_to_lock);
   if (!mpi || !is_usable()) {
     // MPI is being finalised or has been: the other ranks cannot be told, and the messages stay as
     // they are.
-    const std::string why = describe(task.call, comms_->info()) + ": MPI has been finalised";
+    const std::string why = describe(call, comms_->info()) + ": MPI has been finalised";
     task.error = std::make_exception_ptr(DistributedError(why));
     never_free(std::shared_ptr<Exchange>(std::move(task.exchange)));
     return;
@@ -153,18 +152,17 @@ void CommunicationThread::run(Task& task, bool patient) {
       collective.complete();
     } else {
       {
-        const trace::Span span([&] { return "wait for all ranks: " + task.call.name; });
+        const trace::Span span([&] { return "wait for all ranks: " + call.options.name; });
         collective.agree();
       }
-      faults::inject(Fault::Moment::data, comms_->info().rank, comms_->info().group,
-                     task.call.sequence);
-      const trace::Span span([&] { return "transfer: " + task.call.name; });
+      faults::inject(Fault::Moment::data, comms_->info().rank, comms_->info().group, call.sequence);
+      const trace::Span span([&] { return "transfer: " + call.options.name; });
       collective.move();
     }
     task.exchange.reset();
   } catch (const std::exception& error) {
     task.error = std::current_exception();
-    comms_->world().fail({.at = describe(task.call, comms_->info()), .what = error.what()});
+    comms_->world().fail({.at = describe(call, comms_->info()), .what = error.what()});
     task.exchange.reset();
   }
 }

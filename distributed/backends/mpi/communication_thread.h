@@ -23,11 +23,10 @@ class CommunicationThread : public std::enable_shared_from_this<CommunicationThr
 
   /// Queues a call whose exchange has been posted. Where MPI forbids a second thread, wait() and
   /// is_done() carry out every call.
-  std::shared_ptr<Work::State> submit(std::unique_ptr<Exchange> exchange);
+  std::shared_ptr<WorkState> submit(std::unique_ptr<Exchange> exchange);
 
  private:
   struct Task {
-    Collective call;
     std::unique_ptr<Exchange> exchange;
     bool for_waiter = false;  // until the watcher or a poll finds that nobody waits
     bool done = false;
@@ -40,7 +39,6 @@ class CommunicationThread : public std::enable_shared_from_this<CommunicationThr
   bool front_can_run() const;
   bool start_thread();
   bool take_unwaited_tasks();
-  void wait(std::unique_lock<std::mutex>& lock);
   void loop();
   void run_next(std::unique_lock<std::mutex>& lock);
   void run(Task& task, bool patient);

@@ -1,6 +1,7 @@
 #include "communicator.h"
 
 #include "library.h"
+#include "mpi.h"
 #include "watchdog.h"
 
 #include <cmath>
@@ -114,7 +115,12 @@ void find_hosts(GroupInfo& world) {
 HostCommunicators::HostCommunicators(std::shared_ptr<World> world,
                                      const std::shared_ptr<const GroupInfo>& info, MPI_Comm parent,
                                      const std::vector<int>& members)
-    : world_(std::move(world)), info_(info), layout_(*info), slices_(slices_for(layout_)) {
+    : world_(std::move(world)),
+      info_(info),
+      layout_(*info),
+      slices_(slices_for(layout_)),
+      inline_bytes_(inline_limit(static_cast<int>(layout_.most_ranks()))),
+      piece_bytes_(piece_limit(layout_.most_ranks(), layout_.is_one_host())) {
   all_.emplace(parent, members, tag_of_all, world_.get());
   if (layout_.is_one_host()) return;
   host_.emplace(all(), layout_.own_host(), tag_of_host, world_.get());

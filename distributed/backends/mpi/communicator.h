@@ -2,7 +2,7 @@
 // each host and between hosts, with the question which ranks share a host.
 #pragma once
 
-#include "../../host_layout.h"
+#include "../../group_info.h"
 #include "../../world.h"
 
 #include <mpi.h>
@@ -52,6 +52,11 @@ class HostCommunicators {
   void note_agreement(const Collective& call) const {
     if (last_agreed_ < call.sequence) last_agreed_ = call.sequence;
   }
+  /// The inline_limit() of the group, the same on all of its hosts whatever the number of ranks on
+  /// this one.
+  std::size_t inline_bytes() const { return inline_bytes_; }
+  /// The piece_limit() of the group.
+  std::size_t piece_bytes() const { return piece_bytes_; }
   /// Into how many slices the ranks cut large data. Each host has an owner of each, which alone
   /// exchanges it with its owners on other hosts.
   std::size_t slices() const { return slices_; }
@@ -70,7 +75,7 @@ class HostCommunicators {
   std::shared_ptr<const GroupInfo> info_;
   mutable std::atomic<std::int64_t> last_agreed_{0};
   HostLayout layout_;
-  std::size_t slices_;
+  std::size_t slices_, inline_bytes_, piece_bytes_;
   std::optional<Communicator> all_, host_;
   std::map<std::size_t, Communicator> across_hosts_;  // by slice
 };

@@ -1,7 +1,6 @@
 #include "exchange.h"
 
 #include "library.h"
-#include "mpi.h"
 
 #include <algorithm>
 #include <cstring>
@@ -18,64 +17,46 @@ Exchange::Exchange(std::shared_ptr<const HostCommunicators> comms, const Collect
     : comms_(std::move(comms)),
       call_(call),
       flow_(call, group().size),
-      deadline_(Deadline::after(call.timeout)),
+      deadline_(Deadline::after(call.options.timeout)),
       rank_(static_cast<int>(comms_->layout().index)),
       size_(static_cast<int>(comms_->layout().own_host().size())),
       requests_(2 * static_cast<std::size_t>(size_), MPI_REQUEST_NULL) {
-  // All ranks of the group must come to the same answer, whatever the number of ranks on their
-  // hosts.
-  const HostLayout& layout = comms_->layout();
-  limit_ = inline_limit(static_cast<int>(layout.most_ranks()));
-  has_data_ = flow_.bytes(layout.is_one_host() ? flow_.part() : flow_.count()) <= limit_;
-}
-
-// Returns how much data this rank sends to another one of its host.
-std::size_t Exchange::bytes_to_send(int to) const {
-  if (!has_data_) return 0;
-  const Elements given = flow_.gives(group().rank);
-  if (!comms_->layout().is_one_host()) return to == 0 ? flow_.bytes(given.count()) : 0;
-  return flow_.bytes((given & flow_.takes(to)).count());
+  const std::int64_t elements = comms_->layout().is_one_host() ? flow_.part() : flow_.count();
+  has_data_ = flow_.bytes(elements) <= comms_->inline_bytes();
 }
 
 void Exchange::post() {
-  post_receives();
-  // In a reduce-scatter on one host each rank gets another part of the input, else the same data.
-  const bool sliced = call_.operation == Operation::reduce_scatter &&
-                      comms_->layout().is_one_host();
-  std::size_t most = 0;
-  for (int r = 0; r < size_; ++r)
-    if (r != rank_) most = std::max(most, bytes_to_send(r));
-  const bool in_slices = sliced && most > 0;
-  const std::size_t message = header_bytes + most;
-  sending_ = message_memory(in_slices ? message * static_cast<std::size_t>(size_) : message);
-  const auto fill = [&](char* to, std::size_t from) {
-    std::memcpy(to, &call_.fingerprint, sizeof(call_.fingerprint));
-    if (most > 0)
-      std::memcpy(to + header_bytes, static_cast<const char*>(call_.input.raw()) + from, most);
-  };
-  if (!in_slices) fill(sending_.get(), 0);
-  for (int step = 1; step < size_; ++step) {
-    const int r = (rank_ + step) % size_;  // so that not all ranks send to rank 0 first
-    char* from = sending_.get();
-    if (in_slices)
-      fill(from += message * static_cast<std::size_t>(r), most * static_cast<std::size_t>(r));
-    check(MPI_Isend(from, static_cast<int>(header_bytes + bytes_to_send(r)), MPI_BYTE, r, 0,
-                    comms_->host(), &requests_[static_cast<std::size_t>(size_ + r)]),
-          "MPI_Isend");
-  }
-}
-
-void Exchange::post_receives() {
-  const bool with_data = comms_->layout().is_one_host() || comms_->layout().is_leader();
+  const HostLayout& layout = comms_->layout();
   const auto size = static_cast<std::size_t>(size_);
-  slot_bytes_ = header_bytes + (with_data ? limit_ : 0);
-  received_ = message_memory(slot_bytes_ * size);  // most of it is never touched
+  const bool is_one_host = layout.is_one_host();
+  slot_bytes_ = header_bytes + (is_one_host || layout.is_leader() ? comms_->inline_bytes() : 0);
+  // In a reduce-scatter on one host each rank gets another part of the input, else the same data.
+  const std::int64_t given = flow_.gives(group().rank).count();
+  const std::size_t data =
+      has_data_ ? flow_.bytes(is_one_host ? std::min(given, flow_.part()) : given) : 0;
+  const std::size_t messages = data > 0 && is_one_host && flow_.part() < given ? size : 1;
+  // Most of the memory to receive is never touched.
+  memory_ = message_memory(slot_bytes_ * size + messages * (header_bytes + data));
   for (int r = 0; r < size_; ++r)
     if (r != rank_)
-      check(MPI_Irecv(received_.get() + slot_bytes_ * static_cast<std::size_t>(r),
-                      static_cast<int>(slot_bytes_), MPI_BYTE, r, 0, comms_->host(),
+      check(MPI_Irecv(slot_of(r), static_cast<int>(slot_bytes_), MPI_BYTE, r, 0, comms_->host(),
                       &requests_[static_cast<std::size_t>(r)]),
             "MPI_Irecv");
+  char* const sending = slot_of(size_);
+  for (std::size_t i = 0; i < messages; ++i) {
+    char* const to = sending + i * (header_bytes + data);
+    std::memcpy(to, &call_.fingerprint, sizeof(call_.fingerprint));
+    if (data > 0)
+      std::memcpy(to + header_bytes, static_cast<const char*>(call_.input.raw()) + i * data, data);
+  }
+  for (int step = 1; step < size_; ++step) {
+    const int r = (rank_ + step) % size_;  // so that not all ranks send to rank 0 first
+    const std::size_t message = messages == 1 ? 0 : static_cast<std::size_t>(r);
+    const std::size_t bytes = header_bytes + (is_one_host || r == 0 ? data : 0);
+    check(MPI_Isend(sending + message * (header_bytes + data), static_cast<int>(bytes), MPI_BYTE, r,
+                    0, comms_->host(), &requests_[static_cast<std::size_t>(size_ + r)]),
+          "MPI_Isend");
+  }
 }
 
 Exchange::~Exchange() {
@@ -94,8 +75,7 @@ Exchange::~Exchange() {
     // MPI reports an error: the requests have not been cancelled.
   }
   // MPI may still read and write this memory.
-  never_free(std::move(received_));
-  never_free(std::move(sending_));
+  never_free(std::move(memory_));
 }
 
 bool Exchange::poll() {
@@ -113,37 +93,26 @@ PendingState Exchange::pending_state() const {
 
 void Exchange::wait_for_agreement(bool patient) {
   mpi::wait(*this, comms_->world(), patient);
-  if (std::string why = disagreement(); !why.empty()) {
+  std::vector<Fingerprint> fingerprints(static_cast<std::size_t>(size_), call_.fingerprint);
+  for (int r = 0; r < size_; ++r)
+    if (r != rank_)
+      std::memcpy(&fingerprints[static_cast<std::size_t>(r)], slot_of(r), sizeof(Fingerprint));
+  if (std::string why = disagreement(fingerprints, comms_->layout().own_host()); !why.empty()) {
     comms_->world().fail({.at = describe(call_, group()), .what = std::move(why)});
     comms_->world().throw_if_failed(call_, group());
   }
   if (comms_->layout().is_one_host()) comms_->note_agreement(call_);
 }
 
-std::string Exchange::disagreement() const {
-  std::vector<Fingerprint> fingerprints(static_cast<std::size_t>(size_), call_.fingerprint);
-  for (int r = 0; r < size_; ++r)
-    if (r != rank_)
-      std::memcpy(&fingerprints[static_cast<std::size_t>(r)], message_from(r), sizeof(Fingerprint));
-  return distributed::disagreement(fingerprints, comms_->layout().own_host());
-}
-
-const char* Exchange::message_from(int rank) const {
-  return received_.get() + slot_bytes_ * static_cast<std::size_t>(rank);
-}
-
-const char* Exchange::data_of(std::size_t index) const {
-  return index == static_cast<std::size_t>(rank_)
-             ? static_cast<const char*>(call_.input.raw())
-             : message_from(static_cast<int>(index)) + header_bytes;
+const char* Exchange::data_of(int index) const {
+  return index == rank_ ? static_cast<const char*>(call_.input.raw())
+                        : slot_of(index) + header_bytes;
 }
 
 void Exchange::compute() const {
   if (flow_.takes(rank_).count() == 0) return;
-  flow_.compute(comms_->layout().hosts, rank_, call_.output.raw(), [&](int r, std::size_t offset) {
-    return r == rank_ ? static_cast<const char*>(call_.input.raw()) + offset
-                      : message_from(r) + header_bytes;
-  });
+  flow_.compute(comms_->layout().hosts, rank_, call_.output.raw(),
+                [&](int r, std::size_t offset) { return data_of(r) + (r == rank_ ? offset : 0); });
 }
 
 }  // namespace tutti::distributed::mpi

@@ -40,10 +40,11 @@ class Exchange : public PendingMessages {
   /// Where it throws, the destructor keeps the memory of the messages that MPI has already got.
   void post();
   /// Lets the deadline count from now on.
-  void restart_deadline() { deadline_ = Deadline::after(call_.timeout); }
+  void restart_deadline() { deadline_ = Deadline::after(call_.options.timeout); }
   /// Waits until all ranks of this host have come to this collective and compares their
   /// fingerprints. Throws, and fails the world, where the ranks disagree.
   void wait_for_agreement(bool patient);
+  const DataFlow& flow() const { return flow_; }
   /// Returns whether the messages carry the data too.
   bool has_data() const { return has_data_; }
   /// Returns whether the messages are all that the collective needs.
@@ -52,23 +53,22 @@ class Exchange : public PendingMessages {
   void compute() const;
   /// Returns the data that the rank of this index on the host gives, on the leader of the host,
   /// after wait_for_agreement() and where has_data().
-  const char* data_of(std::size_t index) const;
+  const char* data_of(int index) const;
 
  private:
-  void post_receives();
-  std::size_t bytes_to_send(int to) const;
-  std::string disagreement() const;
-  const char* message_from(int rank) const;
+  // Returns the place for the message of a rank of this host; what this rank sends lies behind all.
+  char* slot_of(int rank) const {
+    return memory_.get() + slot_bytes_ * static_cast<std::size_t>(rank);
+  }
 
   std::shared_ptr<const HostCommunicators> comms_;
   Collective call_;
   DataFlow flow_;
   Deadline deadline_;
-  int rank_, size_;    // on this host
-  std::size_t limit_;  // of the data that travels with a fingerprint
-  bool has_data_;
-  std::shared_ptr<char[]> sending_, received_;
-  std::size_t slot_bytes_ = 0;         // of one rank's message in received_
+  int rank_, size_;  // on this host
+  bool has_data_ = false;
+  std::shared_ptr<char[]> memory_;
+  std::size_t slot_bytes_ = 0;         // for the message of one rank
   std::vector<MPI_Request> requests_;  // receives by rank, then sends by rank; null for this rank
   bool complete_ = false;
 };

@@ -1,8 +1,6 @@
 #include "host_collective.h"
 
-#include "../../reduce.h"
 #include "library.h"
-#include "mpi.h"
 
 #include <array>
 #include <cstring>
@@ -63,11 +61,10 @@ HostCollective::HostCollective(std::shared_ptr<const HostCommunicators> comms, E
       layout_(comms_->layout()),
       exchange_(exchange),
       patient_(patient),
-      flow_(exchange.call(), comms_->info().size),
+      flow_(exchange.flow()),
       memory_(std::make_shared<CollectiveMemory>()),
       piece_elements_(
-          static_cast<std::int64_t>(piece_limit(layout_.most_ranks(), layout_.is_one_host()) /
-                                    size_of(flow_.partial_dtype()))) {}
+          static_cast<std::int64_t>(comms_->piece_bytes() / size_of(flow_.partial_dtype()))) {}
 
 void HostCollective::complete() {
   exchange_.wait_for_agreement(patient_);
@@ -108,7 +105,7 @@ void HostCollective::lead() {
   if (flow_.count() > 0) {
     std::vector<const char*> inputs;
     for (std::size_t i = 0; i < layout_.own_host().size(); ++i)
-      inputs.push_back(exchange_.data_of(i));
+      inputs.push_back(exchange_.data_of(static_cast<int>(i)));
     combine(whole, inputs);
     start_between_hosts(whole, data);
   }
@@ -124,7 +121,7 @@ void HostCollective::follow() {
   const Elements taken = flow_.takes(rank_at(layout_.index));
   Transfers result(*comms_, exchange_, memory_);
   const std::size_t bytes = flow_.bytes(taken.count());
-  char* received = memory_->allocate(bytes);
+  char* received = allocate(bytes);
   result.receive(received, bytes, 0, Transfers::Tag::result);
   result.wait(patient_);
   if (bytes > 0) std::memcpy(output_at(taken.begin), received, bytes);
@@ -133,7 +130,7 @@ void HostCollective::follow() {
 // Returns where the largest hash of a call and the largest complement are to lie. The hosts agree
 // where the largest and the smallest hash are equal.
 const std::uint64_t* HostCollective::start_vote(Transfers& vote) {
-  auto* const sent = reinterpret_cast<std::uint64_t*>(memory_->allocate(4 * sizeof(std::uint64_t)));
+  auto* const sent = reinterpret_cast<std::uint64_t*>(allocate(4 * sizeof(std::uint64_t)));
   sent[0] = call().fingerprint.hash();
   sent[1] = ~sent[0];
   check(MPI_Iallreduce(sent, sent + 2, 2, MPI_UINT64_T, MPI_MAX, comms_->across_hosts(),
@@ -152,7 +149,7 @@ void HostCollective::finish_vote(Transfers& vote, const std::uint64_t* largest) 
 void HostCollective::name_disagreement() {
   constexpr std::size_t bytes = sizeof(Fingerprint);
   Transfers calls(*comms_, exchange_, memory_);
-  char* memory = memory_->allocate(bytes * (layout_.hosts.size() + 1));
+  char* memory = allocate(bytes * (layout_.hosts.size() + 1));
   std::memcpy(memory, &call().fingerprint, bytes);
   if (layout_.host != 0) {
     calls.send(memory, bytes, 0, Transfers::Tag::calls);
@@ -229,15 +226,20 @@ void HostCollective::hand_out(const Piece& piece, const char* from, Transfers& t
   }
 }
 
+char* HostCollective::allocate(std::size_t bytes) {
+  const auto memory = message_memory(std::max<std::size_t>(bytes, 1));
+  memory_->push_back(memory);
+  return memory.get();
+}
+
 // The received data of a piece lies rank by rank, each with room for all elements.
 HostCollective::Piece HostCollective::allocate(std::size_t slice, std::int64_t elements,
                                                bool with_receives) {
   Piece piece{.slice = slice};
-  const std::size_t partial = flow_.partial_bytes(elements);
-  piece.partial = memory_->allocate(partial);
-  if (!layout_.is_one_host()) piece.result = memory_->allocate(partial);
-  if (with_receives)
-    piece.received = memory_->allocate(flow_.bytes(elements) * layout_.own_host().size());
+  const std::size_t partial = static_cast<std::size_t>(elements) * size_of(flow_.partial_dtype());
+  piece.partial = allocate(partial);
+  if (!layout_.is_one_host()) piece.result = allocate(partial);
+  if (with_receives) piece.received = allocate(flow_.bytes(elements) * layout_.own_host().size());
   return piece;
 }
 
@@ -253,7 +255,8 @@ Elements HostCollective::piece_of(std::size_t slice, std::int64_t block_number) 
 // Block i is scattered while block i - 1 is reduced and block i - 2 comes back from the other
 // hosts.
 void HostCollective::move() {
-  memory_->keep_tensors(call());  // messages inside the host go from and to them
+  // Messages inside the host go from and to the tensors.
+  memory_->push_back(std::make_shared<Collective>(call()));
   const std::int64_t elements = static_cast<std::int64_t>(comms_->slices()) * piece_elements_,
                      blocks = (flow_.count() + elements - 1) / elements;
   const auto transfers = [&] {

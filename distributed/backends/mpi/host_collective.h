@@ -51,6 +51,7 @@ class HostCollective {
   const char* finish(const Piece& piece);
   void hand_out(const Piece& piece, const char* from, Transfers& transfers, Transfers::Tag tag,
                 bool also_nothing);
+  char* allocate(std::size_t bytes);
   Piece allocate(std::size_t slice, std::int64_t elements, bool with_receives);
 
   Elements piece_of(std::size_t slice, std::int64_t block_number) const;
@@ -67,7 +68,7 @@ class HostCollective {
   const HostLayout& layout_;
   Exchange& exchange_;
   const bool patient_;
-  DataFlow flow_;
+  const DataFlow& flow_;
   std::shared_ptr<CollectiveMemory> memory_;
   std::int64_t piece_elements_;  // at most
 };

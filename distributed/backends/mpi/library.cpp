@@ -195,15 +195,15 @@ bool allows_threads() {
   return provided == MPI_THREAD_MULTIPLE;
 }
 
-void initialize(const ProcessWorldOptions& options) {
+void initialize(const GroupInfo& launch) {
   if (!is_usable())
     fail<DistributedError>(
         "from_environment: MPI has been finalised, or this process was forked from one that uses "
         "it; start the child with exec");
   Process& own = process();
   if (!own.mark) own.mark.emplace();
-  own.rank = options.rank;
-  own.timeout = options.timeout;
+  own.rank = launch.rank;
+  own.timeout = launch.timeout;
   if (is_initialized()) return;
   // MPI_Init reads these. What the user has set, by mpirun --mca or in the environment, wins.
   // "vader" became "sm" in Open MPI 5.
@@ -213,8 +213,8 @@ void initialize(const ProcessWorldOptions& options) {
   int provided = 0;
   {
     const BlockingCall guard(
-        "MPI_Init_thread", fmt::format("all {} processes", options.expected_size),
-        std::max<std::chrono::milliseconds>(options.timeout, least_start_timeout));
+        "MPI_Init_thread", fmt::format("all {} processes", launch.size),
+        std::max<std::chrono::milliseconds>(launch.timeout, least_start_timeout));
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   }
   // Open MPI 4.1 reports errors of MPI_Iallreduce to the handler of MPI_COMM_WORLD, which aborts.

@@ -48,12 +48,12 @@ Process& process();
 /// MPI_SUCCESS.
 void check(int code, const char* call);
 
-/// Initialises MPI where nobody has, and waits `options.timeout` for all processes to do so, but at
+/// Initialises MPI where nobody has, and waits `launch.timeout` for all processes to do so, but at
 /// least `least_start_timeout`. Then MPI is finalised when the process exits. MPI_Finalize waits
 /// for every rank without a deadline. So where a rank was found missing, or does not exit within
 /// the timeout of this one, MPI_Abort ends the job instead, after a line on standard error that
 /// names the rank: no caller is left that could catch an exception.
-void initialize(const ProcessWorldOptions& options);
+void initialize(const GroupInfo& launch);
 /// MPI_Init loads libraries and meets processes that still start, which takes seconds on a busy
 /// machine.
 inline constexpr std::chrono::seconds least_start_timeout{10};

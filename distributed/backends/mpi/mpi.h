@@ -11,10 +11,11 @@ namespace tutti::distributed::mpi {
 /// Returns an empty string where this library was built with MPI, else what to install.
 std::string why_unavailable();
 
-/// Makes the world of this job; every process of the job calls it. Returns null where this process
-/// is alone. Throws a DistributedError where MPI is not built in or sees fewer processes than
-/// `expected_size`, and a TimeoutError where not all of them come.
-std::shared_ptr<Backend> make_world(const ProcessWorldOptions& options);
+/// Makes the world of this job; every process of the job calls it. `launch` has the rank and size
+/// that the launcher's variables say, and the timeout. Returns null where this process is alone.
+/// Throws a DistributedError where MPI is not built in or sees fewer processes, and a TimeoutError
+/// where not all of them come.
+std::shared_ptr<Backend> make_world(const GroupInfo& launch);
 
 /// Returns whether MPI has been initialised, by the application or by an earlier world. Then MPI
 /// decides what the world is.

@@ -14,7 +14,7 @@ namespace {
 
 // A collective whose data travels with its exchange. The caller completes it in wait(); until then
 // the watcher keeps its deadline.
-class SmallCollective : public Work::State, public Watched {
+class SmallCollective : public WorkState, public Watched {
  public:
   SmallCollective(std::shared_ptr<World> world, std::unique_ptr<Exchange> exchange)
       : world_(std::move(world)), exchange_(std::move(exchange)) {}
@@ -81,7 +81,7 @@ class MpiBackend : public Backend {
             std::make_shared<HostCommunicators>(std::move(world), shared_info(), parent, members)),
         thread_(std::make_shared<CommunicationThread>(comms_)) {}
 
-  std::shared_ptr<Work::State> submit(const Collective& call) override {
+  std::shared_ptr<WorkState> submit(const Collective& call) override {
     if (const auto failure = world()->poll()) throw_failure(*failure, call, info());
     auto exchange = std::make_unique<Exchange>(comms_, call);
     try {
@@ -135,18 +135,17 @@ void wait_for_all_to_start(const GroupInfo& info) {
 
 std::string why_unavailable() { return {}; }
 
-std::shared_ptr<Backend> make_world(const ProcessWorldOptions& options) {
-  initialize(options);
-  GroupInfo info{.group = "world", .backend = "mpi", .timeout = options.timeout};
+std::shared_ptr<Backend> make_world(const GroupInfo& launch) {
+  initialize(launch);
+  GroupInfo info{.group = "world", .backend = "mpi", .timeout = launch.timeout};
   check(MPI_Comm_rank(MPI_COMM_WORLD, &info.rank), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &info.size), "MPI_Comm_size");
   process().rank = info.rank;
-  if (info.size < options.expected_size)
+  if (info.size < launch.size)
     fail<DistributedError>(
         "from_environment: {} processes were expected, but MPI sees {}; start them with this MPI's "
         "own mpirun, or with 'srun --mpi=pmix' (or pmi2)",
-        options.expected_size,
-        info.size == 1 ? "this one alone" : fmt::format("only {}", info.size));
+        launch.size, info.size == 1 ? "this one alone" : fmt::format("only {}", info.size));
   if (info.size == 1) return nullptr;
   faults::read_environment();
   faults::inject(Fault::Moment::start, info.rank, "world");

@@ -6,8 +6,6 @@
 
 #include "communicator.h"
 
-#include <algorithm>
-
 namespace tutti::distributed::mpi {
 
 /// A collective, or a part of one, whose messages have been posted.
@@ -62,19 +60,7 @@ std::shared_ptr<char[]> message_memory(std::size_t bytes);
 
 /// What MPI may read and write on behalf of a collective. It is never freed where a failure leaves
 /// messages under way.
-class CollectiveMemory {
- public:
-  /// Returns uninitialised memory.
-  char* allocate(std::size_t bytes) {
-    return buffers_.emplace_back(message_memory(std::max<std::size_t>(bytes, 1))).get();
-  }
-  /// Keeps the tensors of a call too.
-  void keep_tensors(const Collective& call) { tensors_ = {call.input, call.output}; }
-
- private:
-  std::vector<std::shared_ptr<char[]>> buffers_;
-  std::vector<Tensor> tensors_;
-};
+using CollectiveMemory = std::vector<std::shared_ptr<const void>>;
 
 class Transfers : public PendingMessages {
  public:

@@ -8,8 +8,8 @@ std::string why_unavailable() {
          "configure with -DTUTTI_MPI=ON";
 }
 
-std::shared_ptr<Backend> make_world(const ProcessWorldOptions& options) {
-  fail<DistributedError>("the launcher started {} processes, but {}", options.expected_size,
+std::shared_ptr<Backend> make_world(const GroupInfo& launch) {
+  fail<DistributedError>("the launcher started {} processes, but {}", launch.size,
                          why_unavailable());
 }
 

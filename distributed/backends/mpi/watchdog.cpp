@@ -1,6 +1,6 @@
 #include "watchdog.h"
 
-#include "../../host_layout.h"
+#include "../../group_info.h"
 #include "../../stoppable_sleep.h"
 #include "../../world.h"
 #include "library.h"

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 
 namespace tutti::nn {
 
@@ -46,34 +47,31 @@ struct Findings {
 // A layer under observation.
 class Observation {
  public:
-  explicit Observation(StatisticsRun of) : run_(std::move(of)), seen_(std::make_shared<Seen>()) {
-    seen_->moments =
-        zeros({1, 1 + 2 * run_.channels()}, {float64, run_.layer().running_mean.device()});
-    run_.observe([seen = seen_](const Tensor& x, const Tensor& weights) {
+  Observation(const std::string& path, BatchNorm& layer)
+      : run_(path, layer),
+        moments_(zeros({1, 1 + 2 * run_.channels()}, {float64, layer.running_mean.device()})) {
+    run_.observe([this](const Tensor& x, const Tensor& weights) {
       const Tensor packet = empty({kernels::packet_size(x.size(1))}, {float64, x.device()});
       kernels::on(x.device()).batch_norm.moments(x, weights, packet);
       const Tensor batch = cat(
           {packet.slice(0, 0, 1), packet.slice(0, kernels::packet_header_size, packet.numel())});
-      seen->moments = merged_moments(cat({seen->moments, batch.unsqueeze(0)})).unsqueeze(0);
-      seen->samples += static_cast<double>(x.size(0));
-      ++seen->batches;
+      moments_ = merged_moments(cat({moments_, batch.unsqueeze(0)})).unsqueeze(0);
+      samples_ += static_cast<double>(x.size(0));
+      ++batches_;
     });
   }
   const StatisticsRun& run() const { return run_; }
   Tensor numbers() const {
     const BatchNorm& layer = run_.layer();
-    const Tensor counts = tensor({seen_->samples, seen_->batches}, {float64});
-    return cat({counts.to(layer.running_mean.device()), seen_->moments.flatten(),
+    const Tensor counts = tensor({samples_, batches_}, {float64});
+    return cat({counts.to(layer.running_mean.device()), moments_.flatten(),
                 layer.running_mean.to(float64), layer.running_var.to(float64)});
   }
 
  private:
-  struct Seen {
-    Tensor moments;  // (1, 1 + 2C), see StatisticsRun::moments()
-    double samples = 0, batches = 0;
-  };
   StatisticsRun run_;
-  std::shared_ptr<Seen> seen_;
+  Tensor moments_;  // (1, 1 + 2C), see StatisticsRun::moments()
+  double samples_ = 0, batches_ = 0;
 };
 
 // Returns the variance by whose root the layer divides.
@@ -219,9 +217,9 @@ Layer examine(const StatisticsRun& run, const std::vector<Findings>& ranks, cons
 BatchNormReport batch_norm_report(Module& module, const std::function<void()>& run_batches,
                                   const ProcessGroup& group) {
   const NoGrad no_grad;
-  std::vector<Observation> observations;
+  std::deque<Observation> observations;
   for (const auto& [path, layer] : tracking_layers("batch_norm_report", module, group))
-    observations.emplace_back(StatisticsRun(path, *layer));
+    observations.emplace_back(path, *layer);
   run_batches();
   BatchNormReport report;
   if (observations.empty()) return report;

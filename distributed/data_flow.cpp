@@ -1,4 +1,4 @@
-#include "reduce.h"
+#include "data_flow.h"
 
 #include "../core/cpu_level.h"
 

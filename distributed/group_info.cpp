@@ -1,4 +1,4 @@
-#include "host_layout.h"
+#include "group_info.h"
 
 #include "../core/error.h"
 #include "../core/parse_number.h"
