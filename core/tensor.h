@@ -3,10 +3,10 @@
 // autograd/ defines the members that a gradient flows through and the autograd state.
 #pragma once
 
+#include "convert.h"
 #include "dims.h"
 #include "dtype.h"
 #include "memory.h"
-#include "saturating_cast.h"
 
 #include <concepts>
 #include <functional>
@@ -95,8 +95,7 @@ class Tensor {
     dispatch(AllTypes{}, dtype(), "item", [&]<class Element>() {
       Element element;
       copy_item(&element);
-      if constexpr (std::is_arithmetic_v<Element>) result = saturating_cast<T>(element);
-      else result = saturating_cast<T>(static_cast<float>(element));
+      result = detail::convert<T>(element);
     });
     return result;
   }
