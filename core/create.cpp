@@ -39,8 +39,12 @@ Tensor empty(const Shape& shape, TensorOptions options, MemoryFormat format) {
   if (__builtin_mul_overflow(count, static_cast<std::int64_t>(size_of(options.dtype)), &bytes))
     fail<ShapeError>("shape {} of {}: the size in bytes does not fit into 64 bits",
                      to_string(shape), to_string(options.dtype));
-  return Tensor(std::make_shared<Storage>(static_cast<std::size_t>(bytes), options.device), shape,
-                dense_strides(shape, format), 0, options.dtype);
+  return {std::make_shared<Storage>(static_cast<std::size_t>(bytes), options.device),
+          shape,
+          dense_strides(shape, format),
+          0,
+          options.dtype,
+          count};
 }
 
 Tensor empty_like(const Tensor& like) { return empty_like(like, like.dtype()); }
