@@ -373,23 +373,39 @@ void max_backward(const Tensor& dy, const Tensor& index, const PoolOptions& opti
   });
 }
 
-// Computes each element of `out` from some elements of `in`. add.operator()<T, full>(in, at, sum)
-// adds those of position `at` to the sums of a tile's channels, and returns a factor for the sums.
-template <class Add>
-void average(const Tensor& in_tensor, const Tensor& out_tensor, const Add& add) {
-  dispatch(RealTypes{}, in_tensor.dtype(), "average pooling", [&]<class T>() {
-    for_each_tile(out_tensor, tile_size, [&](const Tile& tile) {
-      const auto in = tile.view<T>(in_tensor), out = tile.view<T>(out_tensor);
-      const bool dense = in.channel_stride == 1 && out.channel_stride == 1;
+void average_forward(const Tensor& x_tensor, const PoolOptions& options, const Tensor& y_tensor) {
+  const Windows windows = windows_of(x_tensor, y_tensor, options);
+  dispatch(RealTypes{}, x_tensor.dtype(), "average pooling", [&]<class T>() {
+    using A = Accumulate<T>;
+    for_each_tile(y_tensor, tile_size, [&](const Tile& tile) {
+      const auto x = tile.view<T>(x_tensor), y = tile.view<T>(y_tensor);
+      const bool dense = x.channel_stride == 1 && y.channel_stride == 1;
       dispatch_flag(dense && tile.is_full(), [&]<bool full>() {
-        const std::int64_t stride = full ? 1 : out.channel_stride;
+        const std::int64_t x_stride = full ? 1 : x.channel_stride,
+                           y_stride = full ? 1 : y.channel_stride;
         for (std::int64_t w = 0; w < tile.width; ++w) {
-          const SpatialDims at{tile.d, tile.h, w};
+          const SpatialDims out{tile.d, tile.h, w};
+          const auto &rd = windows.at(0, out[0]).range, &rh = windows.at(1, out[1]).range,
+                     &rw = windows.at(2, out[2]).range;
           alignas(64) double sum[tile_size] = {};
-          const double factor = add.template operator()<T, full>(in, at, tile.count, sum);
-          T* const to = out.at(at);
+          for (std::int64_t d = rd.begin; d < rd.end; ++d)
+            for (std::int64_t h = rh.begin; h < rh.end; ++h)
+              for (std::int64_t in_w = rw.begin; in_w < rw.end;) {
+                alignas(64) A part[tile_size] = {};
+                for (const auto end = std::min(rw.end, in_w + values_in_float); in_w < end;
+                     ++in_w) {
+                  const T* from = x.at({d, h, in_w});
+                  for_each_channel<full>(tile.count, [&](std::int64_t c) {
+                    part[c] += static_cast<A>(from[c * x_stride]);
+                  });
+                }
+                for_each_channel<full>(
+                    tile.count, [&](std::int64_t c) { sum[c] += static_cast<double>(part[c]); });
+              }
+          const double scale = 1 / static_cast<double>(windows.divisor(out));
+          T* to = y.at(out);
           for_each_channel<full>(tile.count, [&](std::int64_t c) {
-            to[c * stride] = T(static_cast<Accumulate<T>>(sum[c] * factor));
+            to[c * y_stride] = T(static_cast<A>(sum[c] * scale));
           });
         }
       });
@@ -397,48 +413,35 @@ void average(const Tensor& in_tensor, const Tensor& out_tensor, const Add& add) 
   });
 }
 
-void average_forward(const Tensor& x_tensor, const PoolOptions& options, const Tensor& y) {
-  const Windows windows = windows_of(x_tensor, y, options);
-  average(x_tensor, y,
-          [&]<class T, bool full>(const SpatialView<T>& x, const SpatialDims& out,
-                                  std::int64_t channels, double(&sum)[tile_size]) {
-            using A = Accumulate<T>;
-            const std::int64_t stride = full ? 1 : x.channel_stride;
-            const auto &rd = windows.at(0, out[0]).range, &rh = windows.at(1, out[1]).range,
-                       &rw = windows.at(2, out[2]).range;
-            for (std::int64_t d = rd.begin; d < rd.end; ++d)
-              for (std::int64_t h = rh.begin; h < rh.end; ++h)
-                for (std::int64_t w = rw.begin; w < rw.end;) {
-                  alignas(64) A part[tile_size] = {};
-                  for (const auto end = std::min(rw.end, w + values_in_float); w < end; ++w) {
-                    const T* from = x.at({d, h, w});
-                    for_each_channel<full>(channels, [&](std::int64_t c) {
-                      part[c] += static_cast<A>(from[c * stride]);
-                    });
-                  }
-                  for_each_channel<full>(
-                      channels, [&](std::int64_t c) { sum[c] += static_cast<double>(part[c]); });
-                }
-            return 1 / static_cast<double>(windows.divisor(out));
-          });
-}
-
 // Computes each gradient from all outputs whose windows contain its position.
-void average_backward(const Tensor& dy_tensor, const PoolOptions& options, const Tensor& dx) {
-  const Windows windows = windows_of(dx, dy_tensor, options);
-  average(dy_tensor, dx,
-          [&]<class T, bool full>(const SpatialView<T>& dy, const SpatialDims& in,
-                                  std::int64_t channels, double(&sum)[tile_size]) {
-            const std::int64_t stride = full ? 1 : dy.channel_stride;
-            windows.for_each_output(in, [&](const SpatialDims& out) {
-              const double scale = 1 / static_cast<double>(windows.divisor(out));
-              const T* from = dy.at(out);
-              for_each_channel<full>(channels, [&](std::int64_t c) {
-                sum[c] += scale * static_cast<double>(static_cast<Accumulate<T>>(from[c * stride]));
-              });
+void average_backward(const Tensor& dy_tensor, const PoolOptions& options,
+                      const Tensor& dx_tensor) {
+  const Windows windows = windows_of(dx_tensor, dy_tensor, options);
+  dispatch(RealTypes{}, dy_tensor.dtype(), "average pooling", [&]<class T>() {
+    using A = Accumulate<T>;
+    for_each_tile(dx_tensor, tile_size, [&](const Tile& tile) {
+      const auto dx = tile.view<T>(dx_tensor), dy = tile.view<T>(dy_tensor);
+      const bool dense = dx.channel_stride == 1 && dy.channel_stride == 1;
+      dispatch_flag(dense && tile.is_full(), [&]<bool full>() {
+        const std::int64_t dx_stride = full ? 1 : dx.channel_stride,
+                           dy_stride = full ? 1 : dy.channel_stride;
+        for (std::int64_t w = 0; w < tile.width; ++w) {
+          const SpatialDims in{tile.d, tile.h, w};
+          alignas(64) double sum[tile_size] = {};
+          windows.for_each_output(in, [&](const SpatialDims& out) {
+            const double scale = 1 / static_cast<double>(windows.divisor(out));
+            const T* from = dy.at(out);
+            for_each_channel<full>(tile.count, [&](std::int64_t c) {
+              sum[c] += scale * static_cast<double>(static_cast<A>(from[c * dy_stride]));
             });
-            return 1.0;
           });
+          T* to = dx.at(in);
+          for_each_channel<full>(
+              tile.count, [&](std::int64_t c) { to[c * dx_stride] = T(static_cast<A>(sum[c])); });
+        }
+      });
+    });
+  });
 }
 
 }  // namespace
