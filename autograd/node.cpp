@@ -94,8 +94,6 @@ void Tensor::set_grad(const Tensor& grad) const {
   autograd::meta_of(*this).grad = grad;
 }
 
-Tensor Tensor::detach() const { return alias(shape(), strides(), offset()); }
-
 void Tensor::backward(const Tensor& gradient, bool retain_graph) const {
   autograd::backward(*this, gradient, retain_graph);
 }

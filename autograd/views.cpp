@@ -246,14 +246,13 @@ Tensor Tensor::unsqueeze(std::int64_t dim) const {
 }
 
 Tensor Tensor::contiguous(MemoryFormat format) const {
-  if (is_contiguous(format)) {
-    // The elements are in order already. Sizes of 1 may leave the format open; exact strides fix
-    // it.
-    const Strides exact = dense_strides(shape(), format);
-    if (strides() == exact) return *this;
+  const Strides exact = dense_strides(shape(), format);
+  if (strides() == exact) return *this;
+  // The elements may be in order already: sizes of 1 leave the format open, and exact strides fix
+  // it.
+  if (is_contiguous(format))
     return record("contiguous", alias(shape(), exact, offset()), {*this},
                   [](const Tensor& g) { return g; });
-  }
   const Tensor out = empty(shape(), {dtype(), device()}, format);
   out.copy_(detach());
   return record("contiguous", out, {*this}, [](const Tensor& g) { return g; });

@@ -1,7 +1,6 @@
 #include "create.h"
 
 #include "cuda/generate.h"
-#include "saturating_cast.h"
 
 #include <cmath>
 #include <cstring>
@@ -17,35 +16,13 @@ Tensor generate(const Shape& shape, TensorOptions options, Next next) {
   const std::int64_t count = host.numel();
   dispatch(AllTypes{}, options.dtype, "create", [&]<class T>() {
     T* out = host.data<T>();
-    for (std::int64_t i = 0; i < count; ++i) {
-      if constexpr (std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>)
-        out[i] = static_cast<float>(next(i));
-      else out[i] = saturating_cast<T>(next(i));
-    }
+    for (std::int64_t i = 0; i < count; ++i) out[i] = detail::convert<T>(next(i));
   });
   if (options.device.is_cpu()) return host;
   const Tensor result = empty(shape, options);
   copy_bytes(result.raw(), options.device, host.raw(), Device::cpu(),
              static_cast<std::size_t>(count) * size_of(options.dtype));
   return result;
-}
-
-// Converts as Tensor::to(dtype) does.
-template <class To, class From>
-To converted(From value) {
-  if constexpr (!std::is_arithmetic_v<From>) return converted<To>(static_cast<float>(value));
-  else if constexpr (!std::is_arithmetic_v<To>) return To(static_cast<float>(value));
-  else return saturating_cast<To>(value);
-}
-
-// Describes the elements of `out`, and the bits of `value` in its dtype, for kernels that do not
-// know dtypes.
-cuda::Elements elements_of(const Tensor& out, double value) {
-  const std::size_t width = size_of(out.dtype());
-  const Tensor one = full({}, value, {.dtype = out.dtype()});
-  std::uint64_t bits = 0;
-  std::memcpy(&bits, one.raw(), width);
-  return {out.raw(), out.device().index(), width, out.numel(), bits};
 }
 
 // Throws a DTypeError where `dtype` is uint8 and cannot hold the whole numbers below `bound`.
@@ -62,8 +39,12 @@ Tensor empty(const Shape& shape, TensorOptions options, MemoryFormat format) {
   if (__builtin_mul_overflow(count, static_cast<std::int64_t>(size_of(options.dtype)), &bytes))
     fail<ShapeError>("shape {} of {}: the size in bytes does not fit into 64 bits",
                      to_string(shape), to_string(options.dtype));
-  return Tensor(std::make_shared<Storage>(static_cast<std::size_t>(bytes), options.device), shape,
-                dense_strides(shape, format), 0, options.dtype);
+  return {std::make_shared<Storage>(static_cast<std::size_t>(bytes), options.device),
+          shape,
+          dense_strides(shape, format),
+          0,
+          options.dtype,
+          count};
 }
 
 Tensor empty_like(const Tensor& like) { return empty_like(like, like.dtype()); }
@@ -92,9 +73,7 @@ Tensor zeros_like(const Tensor& like) {
 Tensor full(const Shape& shape, double value, TensorOptions options) {
   if (options.device.is_cpu())
     return generate(shape, options, [value](std::int64_t) { return value; });
-  const Tensor result = empty(shape, options);
-  cuda::fill(elements_of(result, value));
-  return result;
+  return empty(shape, options).fill_(value);
 }
 
 Tensor ones(const Shape& shape, TensorOptions options) { return full(shape, 1, options); }
@@ -131,8 +110,12 @@ Tensor bernoulli(double p, const Shape& shape, TensorOptions options, Generator&
   const auto below = static_cast<std::uint64_t>(p * 0x1p32);
   if (options.device.is_cpu())
     return generate(shape, options, [&](std::int64_t) { return generator.next() < below ? 1 : 0; });
-  const Tensor result = empty(shape, options);
-  cuda::bernoulli(elements_of(result, 1), generator, below);
+  const Tensor result = empty(shape, options), one = full({}, 1, {.dtype = options.dtype});
+  const std::size_t width = size_of(options.dtype);
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, one.raw(), width);
+  cuda::bernoulli({result.raw(), options.device.index(), width, result.numel(), bits}, generator,
+                  below);
   return result;
 }
 
@@ -183,7 +166,7 @@ std::vector<T> to_vector(const Tensor& tensor) {
     Dims index = Dims::filled(tensor.rank(), 0);
     std::int64_t position = 0;
     for (auto&& value : values) {
-      value = converted<T>(host[static_cast<std::size_t>(position)]);
+      value = detail::convert<T>(host[static_cast<std::size_t>(position)]);
       for (int d = tensor.rank() - 1; d >= 0; --d) {
         position += tensor.strides()[d];
         if (++index[d] < tensor.shape()[d]) break;

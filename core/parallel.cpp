@@ -20,14 +20,13 @@ constinit thread_local int count = 0;
 [[maybe_unused]] const int ends_helpers_before_forks =
     (allocator(Device::cpu()), pthread_atfork(detail::end_helpers, nullptr, nullptr));
 
-// The functions of OpenMP's interface that tutti calls; null where the process has no OpenMP. tutti
-// does not link it: the host program may, and so may oneDNN's library.
+// The functions of OpenMP's interface that tutti calls. tutti does not link it: the host program
+// may, and so may oneDNN's library. In a process without OpenMP each thread is alone.
 struct OpenMP {
-  int (*in_parallel)() = find<int (*)()>("omp_in_parallel");
-  int (*get_max_threads)() = find<int (*)()>("omp_get_max_threads");
-  void (*set_num_threads)(int) = find<void (*)(int)>("omp_set_num_threads");
+  int (*in_parallel)() = find<int()>("omp_in_parallel", [] { return 0; });
+  int (*get_max_threads)() = find<int()>("omp_get_max_threads", [] { return 1; });
+  void (*set_num_threads)(int) = find<void(int)>("omp_set_num_threads", [](int) {});
 
-  bool is_there() const { return in_parallel && get_max_threads && set_num_threads; }
   static const OpenMP& of_process() {
     static const OpenMP functions;
     return functions;
@@ -35,8 +34,9 @@ struct OpenMP {
 
  private:
   template <class Function>
-  static Function find(const char* name) {
-    return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+  static Function* find(const char* name, Function* otherwise) {
+    void* const found = dlsym(RTLD_DEFAULT, name);
+    return found ? reinterpret_cast<Function*>(found) : otherwise;
   }
 };
 
@@ -49,13 +49,10 @@ void set_num_threads(int threads) {
 
 int num_threads() {
   if (count == 0) count = detail::is_main_thread() ? default_threads_of_main_thread() : 1;
-  if (count == 1 || detail::in_share) return 1;
-  const OpenMP& openmp = OpenMP::of_process();
-  return openmp.is_there() && openmp.in_parallel() ? 1 : count;
+  return count == 1 || detail::in_share || OpenMP::of_process().in_parallel() ? 1 : count;
 }
 
-detail::OneOpenMPThread::OneOpenMPThread()
-    : before_(OpenMP::of_process().is_there() ? OpenMP::of_process().get_max_threads() : 1) {
+detail::OneOpenMPThread::OneOpenMPThread() : before_(OpenMP::of_process().get_max_threads()) {
   if (before_ != 1) OpenMP::of_process().set_num_threads(1);
 }
 

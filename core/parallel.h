@@ -37,7 +37,8 @@ inline bool is_main_thread() { return gettid() == getpid(); }
 std::string describe_threads(int threads, int cores, int quota);
 
 /// Lets OpenMP use the calling thread alone while it exists, for libraries that ask OpenMP how many
-/// threads to use. It restores the thread's own setting, on which code of the host may rely.
+/// threads to use. It restores the thread's own setting, on which code of the host may rely. The
+/// helpers of parallel_for have one all the time.
 class OneOpenMPThread {
  public:
   OneOpenMPThread();

@@ -55,16 +55,13 @@ struct RawEntry {
   std::optional<std::vector<std::uint64_t>> shape = {}, offsets = {};
 };
 
-// Sets dtype and shape of an entry, or the reason why it is unreadable, and compares the bytes that
-// they take with the byte range.
+// Sets dtype and shape of an entry, and compares the bytes that they take with the byte range.
 void interpret(Entry& entry, const std::string& dtype, const std::vector<std::uint64_t>& shape) {
   const auto type = std::find_if(element_types.begin(), element_types.end(),
                                  [&](const ElementType& each) { return dtype == each.name; });
-  if (type == element_types.end()) {
-    entry.unreadable =
-        fmt::format("unknown dtype \"{}\"; expected one of {}", excerpt(dtype), all_type_names());
-    return;
-  }
+  if (type == element_types.end())
+    reject("tensor '{}': unknown dtype \"{}\"; expected one of {}", excerpt(entry.name),
+           excerpt(dtype), all_type_names());
   entry.dtype = type->dtype;
   std::uint64_t bytes = 1;
   bool overflow = false;
@@ -81,8 +78,8 @@ void interpret(Entry& entry, const std::string& dtype, const std::vector<std::ui
     for (const std::uint64_t size : shape) entry.shape.push_back(to_size(size));
     numel(entry.shape);  // throws where a size of 0 hides sizes that overflow together
   } catch (const ShapeError& error) {
-    entry.unreadable =
-        fmt::format("{} of shape {}: {}", type->name, excerpt(shape_text()), error.what());
+    reject("tensor '{}': {} of shape {}: {}", excerpt(entry.name), type->name,
+           excerpt(shape_text()), error.what());
   }
 }
 

@@ -20,8 +20,6 @@ struct Entry {
   std::string name;
   DType dtype = uint8;
   Shape shape = {};
-  /// Why tutti cannot read the tensor although the format allows it; empty if tutti can.
-  std::string unreadable = {};
   std::uint64_t begin = 0, end = 0;  ///< Its bytes, counted from the end of the header.
 };
 
@@ -34,7 +32,7 @@ struct Header {
 /// number of bytes that follow it in the file. Throws a CheckpointError that names the tensor if
 /// the format forbids something: text that does not begin with '{', a key that occurs twice, an
 /// entry that is incomplete, a size that does not fit dtype and shape, or byte ranges that overlap
-/// or do not cover the data exactly.
+/// or do not cover the data exactly. Also for a dtype or a shape that tutti lacks.
 Header parse_header(std::string_view text, std::uint64_t data_bytes);
 
 /// Returns the format's name for a dtype of tutti.

@@ -94,33 +94,13 @@ std::string read_header_text(const Source& source) {
   return text;
 }
 
-// Returns the entries that the caller wants, in the order of the file.
-std::vector<Entry> select_entries(std::vector<Entry> all, const LoadOptions& options) {
-  std::vector<Entry> wanted;
-  if (options.names) {
-    std::set<std::string> missing(options.names->begin(), options.names->end());
-    for (Entry& entry : all)
-      if (missing.erase(entry.name)) wanted.push_back(std::move(entry));
-    if (!missing.empty()) fail<CheckpointError>("has no tensor '{}'", excerpt(*missing.begin()));
-  } else {
-    wanted = std::move(all);
-  }
-  for (const Entry& entry : wanted)
-    if (!entry.unreadable.empty())
-      fail<CheckpointError>("tensor '{}': {}; LoadOptions::names can leave it out",
-                            excerpt(entry.name), entry.unreadable);
-  return wanted;
-}
-
 // Refuses tensors that need more memory than this process can have: a sparse file of a few blocks
 // can claim any size, and beyond a container's limit the system would end the process.
 void check_memory(std::uint64_t bytes) {
   const std::uint64_t memory = memory_limit();
   if (bytes > memory)
-    fail<CheckpointError>(
-        "its tensors take {} bytes, but this process can have {} bytes of memory; choose tensors "
-        "with LoadOptions::names",
-        bytes, memory);
+    fail<CheckpointError>("its tensors take {} bytes, but this process can have {} bytes of memory",
+                          bytes, memory);
 }
 
 Tensor read_tensor(const Source& source, std::uint64_t data_begin, const Entry& entry) {
@@ -134,17 +114,16 @@ Tensor read_tensor(const Source& source, std::uint64_t data_begin, const Entry& 
   return tensor;
 }
 
-StateDict load(const std::string& path, Metadata* metadata, const LoadOptions& options) {
+StateDict load(const std::string& path, Metadata* metadata) {
   const Source source(path);
   const std::string text = read_header_text(source);
   const std::uint64_t data_begin = sizeof(std::uint64_t) + text.size();
   safetensors::Header header = safetensors::parse_header(text, source.bytes() - data_begin);
-  const std::vector<Entry> entries = select_entries(std::move(header.entries), options);
   std::uint64_t bytes = 0;  // at most the size of the file, since no tensors overlap
-  for (const Entry& entry : entries) bytes += entry.end - entry.begin;
+  for (const Entry& entry : header.entries) bytes += entry.end - entry.begin;
   check_memory(bytes);
   StateDict tensors;
-  for (const Entry& entry : entries)
+  for (const Entry& entry : header.entries)
     tensors.emplace_back(entry.name, read_tensor(source, data_begin, entry));
   if (metadata) *metadata = std::move(header.metadata);
   return tensors;
@@ -233,10 +212,9 @@ void save_safetensors(const std::string& path, const StateDict& tensors, const M
   file.commit();
 }
 
-StateDict load_safetensors(const std::string& path, Metadata* metadata,
-                           const LoadOptions& options) {
+StateDict load_safetensors(const std::string& path, Metadata* metadata) {
   try {
-    return load(path, metadata, options);
+    return load(path, metadata);
   } catch (const Error& error) {
     fail<CheckpointError>("load_safetensors: '{}': {}", path, error.what());
   } catch (const std::bad_alloc&) {

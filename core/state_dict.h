@@ -6,7 +6,6 @@
 #include "tensor.h"
 
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,22 +24,14 @@ using Metadata = std::map<std::string, std::string>;
 void save_safetensors(const std::string& path, const StateDict& tensors,
                       const Metadata& metadata = {});
 
-/// Options of load_safetensors().
-struct LoadOptions {
-  /// The names of the tensors to read; without a value all of them. Tensors that are left out may
-  /// have dtypes and shapes that tutti cannot read.
-  std::optional<std::vector<std::string>> names = {};
-};
-
 /// Reads the tensors, on the CPU, in the order of the file's header. The time is O(n log n) for n
 /// tensors, apart from their data.
 ///
 /// Throws a CheckpointError that names the file and the tensor if the file is absent, truncated,
 /// not a regular file or not what the format demands: a header of at most 100 MB that begins with
 /// '{', no key twice, dtypes, shapes and byte ranges that fit together, ranges without overlap and
-/// holes. Also if a wanted tensor is absent or has a dtype that tutti lacks, or if there is not
-/// enough memory. A file that claims huge tensors is refused before they are allocated.
-StateDict load_safetensors(const std::string& path, Metadata* metadata = nullptr,
-                           const LoadOptions& options = {});
+/// holes. Also if a tensor has a dtype or a shape that tutti lacks, or if there is not enough
+/// memory. A file that claims huge tensors is refused before they are allocated.
+StateDict load_safetensors(const std::string& path, Metadata* metadata = nullptr);
 
 }  // namespace tutti

@@ -58,8 +58,13 @@ void expect_inside(const Storage& storage, const Shape& shape, const Strides& st
 }  // namespace
 
 Tensor::Tensor(std::shared_ptr<Storage> storage, const Shape& shape, const Strides& strides,
-               std::int64_t offset, DType dtype) {
-  const std::int64_t count = tutti::numel(shape);
+               std::int64_t offset, DType dtype, std::int64_t numel)
+    : impl_(std::make_shared<TensorImpl>(
+          TensorImpl{std::move(storage), shape, strides, offset, numel, dtype, nullptr})) {}
+
+Tensor::Tensor(std::shared_ptr<Storage> storage, const Shape& shape, const Strides& strides,
+               std::int64_t offset, DType dtype)
+    : Tensor(std::move(storage), shape, strides, offset, dtype, tutti::numel(shape)) {
   if (strides.size() != shape.size())
     fail<ShapeError>("view of shape {} needs as many strides, got {}", tutti::to_string(shape),
                      tutti::to_string(strides));
@@ -67,9 +72,7 @@ Tensor::Tensor(std::shared_ptr<Storage> storage, const Shape& shape, const Strid
       std::any_of(strides.begin(), strides.end(), [](std::int64_t s) { return s < 0; }))
     fail<ShapeError>("view of shape {}: offset {} and strides {} must not be negative",
                      tutti::to_string(shape), offset, tutti::to_string(strides));
-  expect_inside(*storage, shape, strides, offset, dtype);
-  impl_ = std::make_shared<TensorImpl>(
-      TensorImpl{std::move(storage), shape, strides, offset, count, dtype, nullptr});
+  expect_inside(*impl_->storage, shape, strides, offset, dtype);
 }
 
 const TensorImpl& Tensor::impl() const {
@@ -132,6 +135,11 @@ void* Tensor::raw() const {
   if (numel() == 0) return impl().storage->data();
   return static_cast<char*>(impl().storage->data()) +
          static_cast<std::size_t>(offset()) * size_of(dtype());
+}
+
+Tensor Tensor::detach() const {
+  const TensorImpl& own = impl();
+  return {own.storage, own.shape, own.strides, own.offset, own.dtype, own.numel};
 }
 
 Tensor Tensor::alias(const Shape& shape, const Strides& strides, std::int64_t offset) const {

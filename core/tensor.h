@@ -3,10 +3,10 @@
 // autograd/ defines the members that a gradient flows through and the autograd state.
 #pragma once
 
+#include "convert.h"
 #include "dims.h"
 #include "dtype.h"
 #include "memory.h"
-#include "saturating_cast.h"
 
 #include <concepts>
 #include <functional>
@@ -21,6 +21,7 @@ namespace autograd {
 struct Meta;  // the autograd state of a tensor; defined in autograd/node.h
 }
 struct TensorImpl;
+struct TensorOptions;
 
 /// A handle on an array of numbers with shape, strides, dtype and device. Copies share the array.
 class Tensor {
@@ -95,8 +96,7 @@ class Tensor {
     dispatch(AllTypes{}, dtype(), "item", [&]<class Element>() {
       Element element;
       copy_item(&element);
-      if constexpr (std::is_arithmetic_v<Element>) result = saturating_cast<T>(element);
-      else result = saturating_cast<T>(static_cast<float>(element));
+      result = detail::convert<T>(element);
     });
     return result;
   }
@@ -188,6 +188,11 @@ class Tensor {
   void set_meta(std::shared_ptr<autograd::Meta> meta) const;
 
  private:
+  friend Tensor empty(const Shape& shape, TensorOptions options, MemoryFormat format);
+
+  // Wraps a storage that holds the view, of `numel` elements.
+  Tensor(std::shared_ptr<Storage> storage, const Shape& shape, const Strides& strides,
+         std::int64_t offset, DType dtype, std::int64_t numel);
   const TensorImpl& impl() const;
   void expect_dtype(DType expected) const;
   void copy_item(void* to) const;

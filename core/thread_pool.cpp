@@ -1,5 +1,6 @@
 #include "thread_pool.h"
 
+#include "parallel.h"
 #include "scoped_value.h"
 #include "thread_owned.h"
 
@@ -121,6 +122,7 @@ class Pool {
   }
 
   void help() {
+    const OneOpenMPThread one;
     in_share = true;
     auto idle_since = Signal::Clock::now();
     while (!ends_) {

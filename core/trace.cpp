@@ -133,14 +133,6 @@ std::string to_json(const std::vector<Event>& events, Clock::time_point start, s
   return fmt::format("[\n{}\n]\n", fmt::join(lines, ",\n"));
 }
 
-void write_timeline(const std::string& path, const std::string& text) {
-  try {
-    write_file_atomically(path, text);
-  } catch (const FileError& error) {
-    fail<FileError>("trace: {}; check that the folder exists and the disk has room", error.what());
-  }
-}
-
 }  // namespace
 
 void Span::begin(std::string name) {
@@ -176,7 +168,7 @@ Profile::Profile(std::string path, int rank) : path_(std::move(path)) {
   if (detail::profiling)
     fail<Error>(
         "trace: a Profile exists already; a process has one at a time, so finish that one first");
-  write_timeline(path_, "[\n]\n");  // fails now rather than at the end of the run
+  write_file_atomically(path_, "[\n]\n");  // fails now rather than at the end of the run
   std::remove(path_.c_str());
   if (this_thread().name.empty()) this_thread().name = "main";
   all.events.clear();
@@ -209,7 +201,7 @@ void Profile::finish() {
     events.swap(all.events);
     dropped = all.dropped;
   }
-  write_timeline(path_, to_json(events, all.start, dropped, all.rank));
+  write_file_atomically(path_, to_json(events, all.start, dropped, all.rank));
 }
 
 void merge(const std::vector<std::string>& parts, const std::string& path) {

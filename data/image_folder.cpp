@@ -3,6 +3,7 @@
 #include "data_file.h"
 
 #include <filesystem>
+#include <map>
 
 namespace tutti::data {
 namespace {
@@ -63,35 +64,10 @@ std::string ImageFolder::describe(std::int64_t index) const {
   return files_[static_cast<std::size_t>(index)].path;
 }
 
-bool ImageFolder::is_known_broken(std::size_t index) const {
-  const std::lock_guard lock(mutex_);
-  return broken_.contains(index);
-}
-
 Sample ImageFolder::get(std::int64_t index) const {
   check_index(index);
-  for (std::size_t tried = 0; tried < files_.size(); ++tried) {
-    const std::size_t at = (static_cast<std::size_t>(index) + tried) % files_.size();
-    if (is_known_broken(at)) continue;
-    const File& file = files_[at];
-    try {
-      return {read_image(file.path, options_.decode), file.label, file.path};
-    } catch (const DataError& error) {
-      if (options_.broken_files == BrokenFiles::fatal) throw;
-      const std::lock_guard lock(mutex_);
-      broken_.emplace(at, error.what());
-    }
-  }
-  fail<DataError>("none of the {} files can be decoded; the first one: {}", files_.size(),
-                  broken_files().front().reason);
-}
-
-std::vector<ImageFolder::BrokenFile> ImageFolder::broken_files() const {
-  const std::lock_guard lock(mutex_);
-  std::vector<BrokenFile> files;
-  for (const auto& [index, reason] : broken_)
-    files.push_back({static_cast<std::int64_t>(index), files_[index].path, reason});
-  return files;
+  const File& file = files_[static_cast<std::size_t>(index)];
+  return {read_image(file.path, options_.decode), file.label, file.path};
 }
 
 }  // namespace tutti::data

@@ -13,8 +13,7 @@ int main(int argc, char** argv) try {
   }
   const std::string folder = argv[1];
   // [snippet]
-  const auto images = std::make_shared<data::ImageFolder>(
-      folder, data::ImageFolder::Options{.broken_files = data::BrokenFiles::replaced});
+  const auto images = std::make_shared<data::ImageFolder>(folder);
   const auto classes = static_cast<std::int64_t>(images->class_names().size());
   data::DataLoader loader(
       images, {.sampler = {.batch_size = 32, .seed = 1},
@@ -32,8 +31,6 @@ int main(int argc, char** argv) try {
   std::printf("%lld images of %lld classes, waited %.2f s for them\n",
               static_cast<long long>(count), static_cast<long long>(classes),
               loader.waited().count());
-  for (const auto& file : images->broken_files())
-    std::printf("left out: %s\n", file.reason.c_str());
   return count == images->size() ? 0 : 1;
 } catch (const Error& error) {
   std::fprintf(stderr, "load_images: %s\n", error.what());

@@ -1,37 +1,17 @@
-// The types that kernels compute in, and conversion between element types, written once for the CPU
-// and for CUDA kernels.
+// The types that kernels compute in, and calls of a body with one of them.
 #pragma once
 
-#include "../core/dtype.h"
-#include "../core/host_device.h"
-#include "../core/saturating_cast.h"
-
-#include <type_traits>
+#include "../core/convert.h"
 
 namespace tutti::kernels {
 
-/// Whether T is a floating type of 16 bits, which converts to and from float only. cuda/element.h
-/// adds the device's types.
-template <class T>
-inline constexpr bool is_16_bit_float = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
+using tutti::detail::convert, tutti::detail::is_16_bit_float;
 
 /// The type in which elements of type T are computed: float for the 16-bit types, int64 for the
 /// integers.
 template <class T>
 using ComputeType = std::conditional_t<is_16_bit_float<T>, float,
                                        std::conditional_t<std::is_integral_v<T>, std::int64_t, T>>;
-
-/// Converts between any two element types, through float only where a 16-bit type is involved.
-/// Conversion to bool returns whether the value is not zero; floating numbers become integers by
-/// saturating_cast.
-template <class To, class From>
-TUTTI_HOST_DEVICE inline To convert(From value) {
-  if constexpr (std::is_same_v<To, From>) return value;
-  else if constexpr (is_16_bit_float<From>) return convert<To>(static_cast<float>(value));
-  else if constexpr (std::is_same_v<To, bool>) return value != From(0);
-  else if constexpr (is_16_bit_float<To>) return To(static_cast<float>(value));
-  else return saturating_cast<To>(value);
-}
 
 /// Calls body.operator()<flag>(), for a kernel that is compiled for both values.
 template <class Body>

@@ -145,8 +145,8 @@ struct Optimizer {
   /// Sets out[i] to the sum of x^2 over tensors[i], computed in float64. The result does not
   /// depend on the number of threads.
   void (*sums_of_squares)(std::span<const Tensor> tensors, const Tensor& out);
-  /// Sets `norm` to the square root of the sum of `squares`, and multiplies the tensors by
-  /// max_norm / (norm + 1e-6) where that is below 1. Both are float64.
+  /// Sets `norm` to the square root of the sum of `squares`, and multiplies the tensors, of which
+  /// there is one at least, by max_norm / (norm + 1e-6) where that is below 1. Both are float64.
   void (*clip)(std::span<const Tensor> tensors, const Tensor& squares, double max_norm,
                const Tensor& norm);
   /// Divides the tensors by `scale`, and sets `found_inf` to 1 where an element is infinite or

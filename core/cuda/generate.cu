@@ -19,11 +19,6 @@ __device__ std::int64_t first_index() {
 __device__ std::int64_t index_step() { return static_cast<std::int64_t>(gridDim.x) * blockDim.x; }
 
 template <class U>
-__global__ void fill_kernel(U* out, U bits, std::int64_t count) {
-  for (std::int64_t i = first_index(); i < count; i += index_step()) out[i] = bits;
-}
-
-template <class U>
 struct BernoulliArguments {
   U* out;
   U bits;
@@ -68,15 +63,6 @@ void dispatch_by_width(std::size_t width, const Body& body) {
 }
 
 }  // namespace
-
-void fill(const Elements& out) {
-  const DeviceScope scope(out.device);
-  dispatch_by_width(out.width, [&](auto zero) {
-    using U = decltype(zero);
-    launch("fill", fill_kernel<U>, grid_of(out.count, out.device), static_cast<U*>(out.data),
-           static_cast<U>(out.bits), out.count);
-  });
-}
 
 void bernoulli(const Elements& out, Generator& generator, std::uint64_t below) {
   const DeviceScope scope(out.device);

@@ -1,5 +1,4 @@
-// The values that core makes on a device: constants, and random masks with the same numbers as on
-// the CPU.
+// The random masks that core makes on a device, with the same numbers as on the CPU.
 #pragma once
 
 #include "../random.h"
@@ -9,7 +8,7 @@
 
 namespace tutti::cuda {
 
-/// The elements that a function below writes, and the bits of the value that it writes into them.
+/// The elements that bernoulli() writes, and the bits of the value that it writes into them.
 /// `width` is the size of an element: 1, 2, 4 or 8 bytes, the low ones of `bits`.
 struct Elements {
   void* data;
@@ -18,9 +17,6 @@ struct Elements {
   std::int64_t count;
   std::uint64_t bits;
 };
-
-/// Writes the value into every element.
-void fill(const Elements& out);
 
 /// Writes the value into element i if the generator's i-th next number is smaller than `below`, and
 /// 0 if not. The generator advances by `count` numbers. In a graph every replay draws from where

@@ -2,7 +2,6 @@
 
 #include "check.h"
 #include "pinned_memory.h"
-#include "shared_library.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -18,20 +17,6 @@ struct Devices {
   std::string why_none;
 };
 
-// Returns " 550.54.15", the driver's own version as NVML says it; empty where NVML does not.
-std::string driver_version() {
-  try {
-    const SharedLibrary nvml("NVML", "libnvidia-ml.so.1", "");
-    const auto init = reinterpret_cast<int (*)()>(nvml.find("nvmlInit_v2"));
-    const auto ask =
-        reinterpret_cast<int (*)(char*, unsigned)>(nvml.find("nvmlSystemGetDriverVersion"));
-    char version[80] = " ";
-    return init() == 0 && ask(version + 1, sizeof version - 1) == 0 ? version : "";
-  } catch (const DeviceError&) {
-    return "";
-  }
-}
-
 // Says why cudaGetDeviceCount, which returned `status`, found no device.
 std::string why_no_device(cudaError_t status) {
   int driver = 0;
@@ -40,10 +25,10 @@ std::string why_no_device(cudaError_t status) {
            "Device::cpu()";
   if (status == cudaErrorInsufficientDriver)
     return fmt::format(
-        "the NVIDIA driver{} found here supports CUDA {}.{}, but tutti was built with CUDA {}.{}, "
+        "the NVIDIA driver found here supports CUDA {}.{}, but tutti was built with CUDA {}.{}, "
         "which needs driver {} or later: update the driver, or build tutti with {}",
-        driver_version(), driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
-        CUDART_VERSION % 1000 / 10, CUDART_VERSION < 13000 ? 525 : 580,
+        driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10,
+        CUDART_VERSION < 13000 ? 525 : 580,
         driver < 12000 ? "TUTTI_CUDA=OFF" : "CUDA 12.4 to 12.9");
   if (status != cudaSuccess && status != cudaErrorNoDevice)
     return fmt::format("cudaGetDeviceCount failed: {} ({})", cudaGetErrorString(status),

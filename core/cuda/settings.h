@@ -15,9 +15,8 @@ struct Settings {
   /// Only algorithms that give the same bits in every run are used.
   std::atomic<bool> deterministic = false;
   /// The first convolution of each shape times several algorithms, for which it waits for the
-  /// device, and keeps the fastest, also for later processes in the file that the environment
-  /// variable TUTTI_CUDNN_PLANS names. Without this switch, and for a shape that first comes up
-  /// while a graph is captured, cuDNN's heuristics choose.
+  /// device, and keeps the fastest. Without this switch, and for a shape that first comes up while
+  /// a graph is captured, cuDNN's heuristics choose.
   std::atomic<bool> autotune = false;
   /// Algorithms of convolutions that need more bytes of workspace than this are tried only after
   /// all others. It counts for the shapes that come up after it was set.

@@ -26,7 +26,6 @@ std::shared_ptr<Storage> pinned_storage(std::size_t, int) {
 }
 void copy_bytes(void*, Device, const void*, Device, std::size_t) { refuse(); }
 void zero_bytes(void*, int, std::size_t) { refuse(); }
-void fill(const Elements&) { refuse(); }
 void bernoulli(const Elements&, Generator&, std::uint64_t) { refuse(); }
 std::int64_t synchronizations() { return 0; }
 void synchronize(int) { refuse(); }

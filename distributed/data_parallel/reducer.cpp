@@ -1,9 +1,9 @@
 #include "reducer.h"
 
 #include "../../autograd/engine.h"
+#include "../../core/convert.h"
 #include "../../core/create.h"
 #include "../../core/cuda/graph.h"
-#include "../../core/saturating_cast.h"
 #include "../../kernels/kernels.h"
 #include "../backend.h"
 #include "../diagnostics/replica_check.h"

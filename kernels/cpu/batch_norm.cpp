@@ -1,9 +1,8 @@
 // This file defines the table of the CPU's batch-norm kernels and the steps that work on
-// per-channel values only. Each pass over activations has a file of its own (batch_norm_passes.h).
+// per-channel values only. Each pass over activations has a file of its own (batch_norm_layout.h).
 #include "../../core/create.h"
 #include "../batch_norm_math.h"
 #include "batch_norm_layout.h"
-#include "batch_norm_passes.h"
 
 #include <cmath>
 
@@ -12,12 +11,25 @@
 namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 namespace {
 
-void to_exact_sums(std::int64_t C, const double* moments, double* sums) {
-  const double *mean = moments + packet_header_size, *m2 = mean + C, n = moments[0];
+// Turns moments into sums, exact ones if the size of `sums` says so. `sums` may be `moments`.
+void to_sums(const Tensor& moments, const Tensor& sums) {
+  const std::int64_t C = packet_channels(moments);
+  const double *mean = moments.data<double>() + packet_header_size, *m2 = mean + C;
+  const double n = header_of(moments.data<double>()).count;
+  PacketHeader& header = header_of(sums.data<double>());
+  double *first = sums.data<double>() + packet_header_size, *second = first + C;
+  if (sums.numel() == moments.numel()) {
+    header.count = n;
+    for (std::int64_t c = 0; c < C; ++c) {
+      const ChannelSums of = sums_of(n, {mean[c], m2[c]});
+      first[c] = of.first;
+      second[c] = of.second;
+    }
+    return;
+  }
   const DoubleDouble count = split({n, 0});
-  header_of(sums).count = count.high;
-  header_of(sums).count_low = count.low;
-  double *first = sums + packet_header_size, *second = first + C;
+  header.count = count.high;
+  header.count_low = count.low;
   double *first_low = second + C, *second_low = first_low + C;
   for (std::int64_t c = 0; c < C; ++c) {
     const ExactChannelSums of = exact_sums_of(n, {mean[c], m2[c]});
@@ -28,46 +40,21 @@ void to_exact_sums(std::int64_t C, const double* moments, double* sums) {
   }
 }
 
-void from_exact_sums(std::int64_t C, const double* sums, double* moments) {
-  const DoubleDouble n = exact_sum(header_of(sums).count, header_of(sums).count_low);
-  double *mean = moments + packet_header_size, *m2 = mean + C;
-  const double *first = sums + packet_header_size, *second = first + C;
-  const double *first_low = second + C, *second_low = first_low + C;
-  moments[0] = n.high;
-  for (std::int64_t c = 0; c < C; ++c) {
-    const ChannelMoments of = moments_of(n, {{first[c], first_low[c]}, {second[c], second_low[c]}});
-    mean[c] = of.mean;
-    m2[c] = of.m2;
-  }
-}
-
-// Turns moments into sums, exact ones if the size of `sums` says so. `sums` may be `moments`.
-void to_sums(const Tensor& moments, const Tensor& sums) {
-  const std::int64_t C = packet_channels(moments);
-  const double* data = moments.data<double>();
-  if (sums.numel() != moments.numel()) return to_exact_sums(C, data, sums.data<double>());
-  const double *mean = data + packet_header_size, *m2 = mean + C, n = data[0];
-  double *first = sums.data<double>() + packet_header_size, *second = first + C;
-  sums.data<double>()[0] = n;
-  for (std::int64_t c = 0; c < C; ++c) {
-    const ChannelSums of = sums_of(n, {mean[c], m2[c]});
-    first[c] = of.first;
-    second[c] = of.second;
-  }
-}
-
 // Turns sums back into moments. `moments` may be `sums` unless these are exact.
 void from_sums(const Tensor& sums, const Tensor& moments) {
   const std::int64_t C = packet_channels(moments);
-  double* data = moments.data<double>();
-  if (sums.numel() != moments.numel()) return from_exact_sums(C, sums.data<double>(), data);
-  const double *first = sums.data<double>() + packet_header_size, *second = first + C,
-               n = sums.data<double>()[0];
-  double *mean = data + packet_header_size, *m2 = mean + C;
-  data[0] = n;
-  const double per_n = n > 0 ? 1 / n : 0;
+  const bool is_exact = sums.numel() != moments.numel();
+  const PacketHeader& header = header_of(sums.data<double>());
+  const double *first = sums.data<double>() + packet_header_size, *second = first + C;
+  const DoubleDouble n = is_exact ? exact_sum(header.count, header.count_low)
+                                  : DoubleDouble{header.count, 0};
+  const double per_n = n.high > 0 ? 1 / n.high : 0;
+  double *mean = moments.data<double>() + packet_header_size, *m2 = mean + C;
+  header_of(moments.data<double>()).count = n.high;
   for (std::int64_t c = 0; c < C; ++c) {
-    const ChannelMoments of = moments_of(per_n, ChannelSums{first[c], second[c]});
+    const ChannelMoments of =
+        is_exact ? moments_of(n, {{first[c], first[2 * C + c]}, {second[c], second[2 * C + c]}})
+                 : moments_of(per_n, ChannelSums{first[c], second[c]});
     mean[c] = of.mean;
     m2[c] = of.m2;
   }
@@ -136,19 +123,10 @@ void update_running(const Tensor& moments, const StatisticsUpdate& update) {
 void parameter_grad(const Tensor& sums, const Tensor& rstd, const Tensor& weight_grad,
                     const Tensor& bias_grad) {
   const tutti::detail::DenormalScope denormals;
-  const std::int64_t C = packet_channels(sums);
-  const double *s1 = sums.data<double>() + packet_header_size, *s2 = s1 + C,
+  const double *s1 = sums.data<double>() + packet_header_size, *s2 = s1 + packet_channels(sums),
                *r = rstd.data<double>();
-  if (weight_grad.defined())
-    dispatch(FloatTypes{}, weight_grad.dtype(), "batch_norm", [&]<class T>() {
-      T* to = weight_grad.data<T>();
-      for (std::int64_t c = 0; c < C; ++c) to[c] = static_cast<T>(s2[c] * r[c]);
-    });
-  if (bias_grad.defined())
-    dispatch(FloatTypes{}, bias_grad.dtype(), "batch_norm", [&]<class T>() {
-      T* to = bias_grad.data<T>();
-      for (std::int64_t c = 0; c < C; ++c) to[c] = static_cast<T>(s1[c]);
-    });
+  write_channels(weight_grad, [=](std::int64_t c) { return s2[c] * r[c]; });
+  write_channels(bias_grad, [=](std::int64_t c) { return s1[c]; });
 }
 
 // The entries below combine several steps. On the CPU they run one step after the other.

@@ -2,7 +2,6 @@
 // scale + shift + residual) in one pass over x; residual and ReLU are optional.
 #include "../element_types.h"
 #include "batch_norm_layout.h"
-#include "batch_norm_passes.h"
 
 #include "../../core/begin_cpu_level.h"
 

@@ -3,7 +3,6 @@
 // coefficients are computed in kernels/batch_norm_math.h. dx may be the same tensor as dy, because
 // each step reads its elements before it writes them.
 #include "batch_norm_gradient.h"
-#include "batch_norm_passes.h"
 
 #include "../../core/begin_cpu_level.h"
 

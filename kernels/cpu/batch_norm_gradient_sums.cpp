@@ -2,7 +2,6 @@
 // every channel, in one pass over dy and x. The pass also writes g if the caller wants it.
 #include "../element_types.h"
 #include "batch_norm_gradient.h"
-#include "batch_norm_passes.h"
 
 #include <algorithm>
 

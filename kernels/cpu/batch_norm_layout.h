@@ -1,6 +1,8 @@
-// This file describes how the CPU's batch-norm kernels read a tensor: its memory layout, the
-// division of a reduction into tiles for threads, and per-channel numbers as arrays that loops over
-// a row can read. The formulas for those numbers are in kernels/batch_norm_math.h.
+// This file declares the passes over activations of the CPU's batch norm, each of which has a
+// source file of its own, and describes how they read a tensor: its memory layout, the division of
+// a reduction into tiles for threads, and per-channel numbers as arrays that loops over a row can
+// read. The formulas for those numbers are in kernels/batch_norm_math.h. The per-channel steps
+// between the passes and the table are in batch_norm.cpp.
 #pragma once
 
 #include "../../core/parallel.h"
@@ -14,6 +16,12 @@
 #include "../../core/begin_cpu_level.h"
 
 namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
+
+void batch_norm_moments(const Tensor& x, const Tensor& position_weights, const Tensor& moments);
+void batch_norm_apply(const Tensor& x, const Normalization& normalization, const Tensor& y);
+/// Writes `sums` without a header, and `masked_dy`; leaves the other outputs to the caller.
+void batch_norm_gradient_sums(const GradientSums& arguments);
+void batch_norm_apply_grad(const InputGradient& arguments);
 
 /// The memory layout of a dense tensor (N, C, ...). In channels_last it is `outer` rows of C values
 /// (`is_rows`); in contiguous it is N x C planes of `inner` values.
@@ -60,6 +68,15 @@ std::vector<A> channel_values(const Tensor& t, std::int64_t channels, double abs
   std::vector<A> values(static_cast<std::size_t>(channels), static_cast<A>(absent));
   if (t.defined()) copy_values(t, values);
   return values;
+}
+
+/// Writes the number of every channel, value(c), into a per-channel tensor unless it is undefined.
+template <class Value>
+void write_channels(const Tensor& to, const Value& value) {
+  if (!to.defined()) return;
+  dispatch(FloatTypes{}, to.dtype(), "batch_norm", [&]<class T>() {
+    for (std::int64_t c = 0; c < to.numel(); ++c) to.data<T>()[c] = static_cast<T>(value(c));
+  });
 }
 
 /// The position weights, converted to A; empty if they are undefined.

@@ -8,7 +8,6 @@
 // loses at most m / 64 roundings of M2. In planes, and with weights, the shift of the first run is
 // a single value; that run is short, and later runs grow.
 #include "batch_norm_layout.h"
-#include "batch_norm_passes.h"
 
 #include <algorithm>
 #include <cmath>

@@ -12,10 +12,6 @@
 namespace tutti::kernels::cpu {
 namespace {
 
-void check_dtype(const Tensor& activation) {
-  dispatch(RealTypes{}, activation.dtype(), "convolution", []<class T>() {});
-}
-
 // `dense` has no gaps in memory.
 void zero(const Tensor& dense) {
   zero_bytes(dense.raw(), dense.device(),
@@ -39,7 +35,6 @@ bool is_emulated(const Tensor& activation) {
 
 void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOptions& options,
              const Tensor& y) {
-  check_dtype(x);
   if (y.numel() == 0) return;
   if (winograd::is_faster(x, w, y, options) && winograd::forward(x, w, bias, options, y)) return;
   if (is_emulated(x)) {
@@ -54,7 +49,6 @@ void forward(const Tensor& x, const Tensor& w, const Tensor& bias, const ConvOpt
 
 void backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,
                     const Tensor& dx) {
-  check_dtype(dy);
   if (dx.numel() == 0) return;
   if (winograd::is_faster(dx, w, dy, options) && winograd::backward_input(dy, w, options, dx))
     return;
@@ -82,7 +76,6 @@ void backward_weight_in_float32(const Tensor& x, const Tensor& dy, const ConvOpt
 
 void backward_weight(const Tensor& x, const Tensor& dy, const ConvOptions& options,
                      const Tensor& dw, const Tensor& db) {
-  check_dtype(x);
   if (x.numel() == 0) {
     zero(dw);
     if (db.defined()) zero(db);

@@ -164,20 +164,14 @@ std::vector<double> parameter_sums(const Tensor& dy, const Tensor& x, const Tens
   return partial;
 }
 
-void write(const double* values, const Tensor& to) {
-  if (!to.defined()) return;
-  dispatch(FloatTypes{}, to.dtype(), "layer_norm", [&]<class P>() {
-    for (std::int64_t i = 0; i < to.numel(); ++i) to.data<P>()[i] = static_cast<P>(values[i]);
-  });
-}
-
 void parameter_grad(const Tensor& dy, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                     const Tensor& weight_grad, const Tensor& bias_grad) {
   const std::int64_t width = (weight_grad.defined() ? weight_grad : bias_grad).numel();
   dispatch(RealTypes{}, x.dtype(), "layer_norm", [&]<class T>() {
     const std::vector<double> sums = parameter_sums<T>(dy, x, mean, rstd, width);
-    write(sums.data(), weight_grad);
-    write(sums.data() + width, bias_grad);
+    const double *dw = sums.data(), *db = dw + width;
+    write_channels(weight_grad, [=](std::int64_t i) { return dw[i]; });
+    write_channels(bias_grad, [=](std::int64_t i) { return db[i]; });
   });
 }
 

@@ -84,8 +84,10 @@ void end_calls_at_exit(std::size_t plan) {
 
 }  // namespace
 
-CallBeforeExit::CallBeforeExit(const char* op, std::size_t plan, bool is_first)
-    : plan_(plan), may_compute_(!exits), compiles_(is_first && !has_finished(plan)) {
+CallBeforeExit::CallBeforeExit(const char* op, const std::string& plan, bool is_first)
+    : plan_(is_first ? std::hash<std::string>()(plan) : 0),
+      may_compute_(!exits),
+      compiles_(is_first && !has_finished(plan_)) {
   if (!may_compute_) return;
   // The process should end during the sleep, unless its main thread alone has ended.
   enters_to_compile_ = compiles_ && calls_that_compile.enter();

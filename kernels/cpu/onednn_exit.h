@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <exception>
+#include <string>
 
 namespace tutti::kernels::cpu::onednn {
 
@@ -11,9 +12,9 @@ namespace tutti::kernels::cpu::onednn {
 /// wait in the constructor until the process has ended, and get an Error after 10 s.
 class CallBeforeExit {
  public:
-  /// `plan` is a hash of the plan that the call runs, and `is_first` says that it has not run on
-  /// this thread. Where it has run on none, the call may compile code.
-  CallBeforeExit(const char* op, std::size_t plan, bool is_first);
+  /// `plan` names the plan that the call runs, and `is_first` says that it has not run on this
+  /// thread. Where it has run on none, the call may compile code.
+  CallBeforeExit(const char* op, const std::string& plan, bool is_first);
   ~CallBeforeExit();
   CallBeforeExit(const CallBeforeExit&) = delete;
   CallBeforeExit& operator=(const CallBeforeExit&) = delete;
@@ -22,7 +23,7 @@ class CallBeforeExit {
   bool may_compute() const { return may_compute_; }
 
  private:
-  const std::size_t plan_;
+  const std::size_t plan_;  // a hash
   const int exceptions_ = std::uncaught_exceptions();
   bool may_compute_, compiles_, enters_to_compile_ = false;
 };

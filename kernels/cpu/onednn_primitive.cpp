@@ -90,15 +90,6 @@ bool is_result(int id) {
          id == DNNL_ARG_DIFF_BIAS;
 }
 
-// Calls compute(i) for each i below n, by as many threads as there are, of which each is alone.
-template <class Compute>
-void on_one_thread_each(std::size_t n, const Compute& compute) {
-  parallel_for(static_cast<std::int64_t>(n), 1, [&](std::int64_t begin, std::int64_t end) {
-    const tutti::detail::OneOpenMPThread one;
-    for (std::int64_t i = begin; i < end; ++i) compute(static_cast<std::size_t>(i));
-  });
-}
-
 }  // namespace
 
 const dnnl::engine& engine() {
@@ -187,14 +178,15 @@ void Plan::convert_weights(const Addresses& addresses, PackedWeights* packed) {
     if (!packed) continue;
     weight.packed = packed->find(PackedPart{weight.given.offset, weight.wanted}, [&] {
       auto copy = std::make_shared<Storage>(weight.wanted.get_size(), Device::cpu());
-      on_one_thread_each(1, [&](std::size_t) { convert(weight, copy->data(), scratchpads); });
+      convert(weight, copy->data(), scratchpads);
       return copy;
     });
     weight.data = weight.packed->data();
   }
   if (packed) return;
-  on_one_thread_each(weights_.size(), [&](std::size_t i) {
-    convert(weights_[i], weights_[i].data, scratchpads + i * scratchpad_bytes_);
+  parallel_for(std::ssize(weights_), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
+      convert(weights_[i], weights_[i].data, scratchpads + i * scratchpad_bytes_);
   });
 }
 
@@ -240,9 +232,10 @@ void Plan::run(const char* op, std::initializer_list<void*> pointers, PackedWeig
   const Addresses addresses{pointers.begin(),
                             tutti::detail::of_thread<ScratchMemory>().get(op, bytes)};
   convert_weights(addresses, packed);
-  on_one_thread_each(shares_.size(), [&](std::size_t i) {
-    for (Call& call : shares_[i])
-      run_call(call, addresses, addresses.scratch + common_bytes_ + i * of_share);
+  parallel_for(std::ssize(shares_), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
+      for (Call& call : shares_[i])
+        run_call(call, addresses, addresses.scratch + common_bytes_ + i * of_share);
   });
   for (const Sum& sum : sums_) add_copies(sum, addresses);
   for (Weight& weight : weights_) weight.packed.reset();
@@ -260,18 +253,18 @@ bool run_cached(const char* op, const PlanKey& key, std::initializer_list<void*>
   };
   constexpr std::size_t max_calls = 16384;
   Plans& plans = tutti::detail::of_thread<Plans>();
-  SignalStack::of_thread();
   const detail::DenormalScope denormals;
+  const detail::OneOpenMPThread one;
   try {
     auto found = plans.by_key.find(key.text());
     const bool is_new = found == plans.by_key.end();
-    const CallBeforeExit call(op, std::hash<std::string>()(key.text()),
+    const CallBeforeExit call(op, key.text(),
                               is_new || (found->second && !found->second->has_run()));
     if (!call.may_compute()) return false;
     if (is_new) {
+      SignalStack::of_thread();
       if (plans.calls > max_calls) plans = {};
       expect_memory(op, code_bytes);
-      const detail::OneOpenMPThread one;
       std::optional<Plan> plan(std::in_place);
       try {
         build(*plan);
@@ -286,13 +279,12 @@ bool run_cached(const char* op, const PlanKey& key, std::initializer_list<void*>
     found->second->run(op, pointers, packed);
     return true;
   } catch (const std::bad_alloc&) {
-    fail<OutOfMemoryError>("{}: out of memory on cpu: oneDNN could not allocate its buffers", op);
   } catch (const dnnl::error& error) {
-    if (error.status == dnnl_out_of_memory)
-      fail<OutOfMemoryError>("{}: out of memory on cpu: oneDNN could not allocate its buffers", op);
-    fail<Error>("{}: oneDNN failed with status {} ({})", op, static_cast<int>(error.status),
-                error.what());
+    if (error.status != dnnl_out_of_memory)
+      fail<Error>("{}: oneDNN failed with status {} ({})", op, static_cast<int>(error.status),
+                  error.what());
   }
+  fail<OutOfMemoryError>("{}: out of memory on cpu: oneDNN could not allocate its buffers", op);
 }
 
 }  // namespace tutti::kernels::cpu::onednn

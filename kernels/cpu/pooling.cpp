@@ -352,25 +352,24 @@ void max_backward_as(const Tensor& dy, const Tensor& index, const PoolOptions& o
   max_backward_any<T, I>(dy, index, windows, kernel, dx);
 }
 
-template <class Body>
-void dispatch_index_type(const Dims& kernel, Body&& body) {
-  pool_index_dtype(kernel) == uint8 ? body.template operator()<std::uint8_t>()
-                                    : body.template operator()<std::int64_t>();
-}
+// The type of max pooling's indices.
+template <bool is_byte>
+using Index = std::conditional_t<is_byte, std::uint8_t, std::int64_t>;
 
 void max_forward(const Tensor& x, const PoolOptions& options, const Tensor& y,
                  const Tensor& index) {
   dispatch(RealTypes{}, x.dtype(), "max pooling", [&]<class T>() {
-    dispatch_index_type(options.kernel,
-                        [&]<class I>() { max_forward_as<T, I>(x, options, y, index); });
+    dispatch_flag(pool_index_dtype(options.kernel) == uint8,
+                  [&]<bool is_byte>() { max_forward_as<T, Index<is_byte>>(x, options, y, index); });
   });
 }
 
 void max_backward(const Tensor& dy, const Tensor& index, const PoolOptions& options,
                   const Tensor& dx) {
   dispatch(RealTypes{}, dy.dtype(), "max pooling", [&]<class T>() {
-    dispatch_index_type(options.kernel,
-                        [&]<class I>() { max_backward_as<T, I>(dy, index, options, dx); });
+    dispatch_flag(pool_index_dtype(options.kernel) == uint8, [&]<bool is_byte>() {
+      max_backward_as<T, Index<is_byte>>(dy, index, options, dx);
+    });
   });
 }
 

@@ -1,23 +1,18 @@
 // This file implements convolution on CUDA devices. cuDNN's execution plans (cudnn_graph.h) are
 // found once for each problem, thread and device, and run on the current stream. A plan that fails,
-// or whose workspace cannot be allocated, is replaced by the next. The file that TUTTI_CUDNN_PLANS
-// names keeps the plans that autotuning chose. cuDNN requires one dtype and one layout for all
-// tensors. An input that differs (float32 weights of 16-bit activations, a weight in the other
-// layout) is copied before the plan runs, and a result that differs is copied afterwards.
+// or whose workspace cannot be allocated, is replaced by the next. cuDNN requires one dtype and one
+// layout for all tensors. An input that differs (float32 weights of 16-bit activations, a weight in
+// the other layout) is copied before the plan runs, and a result that differs is copied afterwards.
 #include "../kernels.h"
 
 #include "../../core/create.h"
-#include "../../core/cuda/runtime.h"
 #include "../../core/cuda/settings.h"
 #include "../../core/cuda/stream.h"
 #include "cudnn_graph.h"
 #include "plan_list.h"
 #include "thread_state.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
 #include <map>
 #include <optional>
@@ -83,36 +78,20 @@ double measure(cudnnHandle_t handle, const ExecutionPlan& plan, const Addresses&
   return shortest;
 }
 
-// The file of the plans that autotuning chose, if the user names one.
-PlanFile& plan_file() {
-  const char* path = std::getenv("TUTTI_CUDNN_PLANS");
-  static auto& file = *new PlanFile(path ? path : "");  // threads may outlive static objects
-  return file;
-}
-
-// Returns what the choice of a plan depends on, as a key of the file.
-std::string text_key(const std::vector<std::int64_t>& problem, std::int64_t limit, Device device) {
-  return fmt::format("{}, cuDNN {}, limit {}: {}", tutti::cuda::properties(device.index()).name,
-                     cudnnGetVersion(), limit, fmt::join(problem, " "));
-}
-
 Cudnn::Plans& plans_for(Cudnn& cudnn_state, const ConvolutionProblem& problem, const Addresses& at,
                         Device device, const Stream& stream) {
-  const auto problem_key = problem.key();
-  Cudnn::KnownPlans& known = cudnn_state.plans[problem_key];
+  Cudnn::KnownPlans& known = cudnn_state.plans[problem.key()];
   const bool tune = settings().autotune;
   if (tune && known.timed) return *known.timed;
   // Timing waits for the device, which is forbidden while a graph is captured.
   const bool time_now = tune && !stream.is_capturing();
   if (!time_now && known.guessed) return *known.guessed;
-  const std::int64_t limit = settings().convolution_workspace_limit;
-  Cudnn::Plans plans(cudnn::PlanSearch(problem, {.handle = cudnn_state.handle}), limit);
+  Cudnn::Plans plans(cudnn::PlanSearch(problem, {.handle = cudnn_state.handle}),
+                     settings().convolution_workspace_limit);
   if (!time_now) return known.guessed.emplace(std::move(plans));
-  const std::string key = text_key(problem_key, limit, device);
-  if (!plans.prefer(plan_file().find(key)))
-    plan_file().store(key, plans.sort_by_time(8, [&](const ExecutionPlan& plan) {
-      return measure(cudnn_state.handle, plan, at, device, stream);
-    }));
+  plans.sort_by_time(8, [&](const ExecutionPlan& plan) {
+    return measure(cudnn_state.handle, plan, at, device, stream);
+  });
   return known.timed.emplace(std::move(plans));
 }
 

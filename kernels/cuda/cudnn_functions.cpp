@@ -20,7 +20,6 @@ extern "C" {
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
   return library().call<cudnnCreate>(__func__, handle);
 }
-size_t cudnnGetVersion() { return library().call<cudnnGetVersion>(__func__); }
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   return library().call<cudnnSetStream>(__func__, handle, stream);
 }

@@ -276,16 +276,6 @@ Engine engine_of(const Descriptor& configuration) {
   engine.notes.resize(CUDNN_NUMERICAL_NOTE_TYPE_COUNT);
   engine.notes.resize(get(descriptor, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
                           CUDNN_NUMERICAL_NOTE_TYPE_COUNT, engine.notes.data()));
-  engine.name = fmt::format("{}", engine.index);
-  for (const Descriptor& knob :
-       descriptors(configuration, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
-                   CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, CUDNN_KNOB_TYPE_COUNTS)) {
-    cudnnBackendKnobType_t type{};
-    std::int64_t value = 0;
-    get(knob, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &type);
-    get(knob, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &value);
-    engine.name += fmt::format(" {}={}", static_cast<int>(type), value);
-  }
   return engine;
 }
 
@@ -332,21 +322,6 @@ std::optional<ExecutionPlan> PlanSearch::next() {
     fail<DeviceError>("{}: {}", problem_.text(), error.what());
   }
   return {};
-}
-
-bool PlanSearch::prefer(const std::string& name) {
-  const auto is_meant = [&](const Descriptor& configuration) {
-    const Engine engine = engine_of(configuration);
-    return engine.name == name && is_acceptable(engine, problem_);
-  };
-  do {
-    const auto rest = configurations_.begin() + static_cast<std::ptrdiff_t>(position_);
-    const auto found = std::find_if(rest, configurations_.end(), is_meant);
-    if (found == configurations_.end()) continue;
-    std::rotate(rest, found, found + 1);
-    return true;
-  } while (propose_more());
-  return false;
 }
 
 }  // namespace tutti::kernels::cuda::cudnn

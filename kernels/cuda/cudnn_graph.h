@@ -101,8 +101,6 @@ Descriptor graph_of(const std::vector<Descriptor>& operations, const PlanTarget&
 /// One of cuDNN's algorithms: its number among those for an operation graph, and how it computes.
 struct Engine {
   std::int64_t index = 0;
-  /// The number, and the type and value of each knob that the configuration sets: "17 2=1 14=3".
-  std::string name = {};
   std::vector<cudnnBackendNumericalNote_t> notes;
   bool has(cudnnBackendNumericalNote_t note) const;
 };
@@ -112,7 +110,6 @@ struct ExecutionPlan {
   Descriptor descriptor;
   Engine engine;
   std::int64_t workspace = 0;
-  const std::string& name() const { return engine.name; }
 };
 
 /// Returns the engine configurations that one mode of the heuristics proposes for an operation
@@ -132,9 +129,6 @@ class PlanSearch {
   PlanSearch(const ConvolutionProblem& problem, const PlanTarget& target);
   /// Returns the next plan, or none if cuDNN has no other for the problem.
   std::optional<ExecutionPlan> next();
-  /// Makes the plan of this name the next one. Returns false, and changes nothing, if cuDNN does
-  /// not propose it, or if it is less precise or deterministic than the problem requires.
-  bool prefer(const std::string& name);
 
  private:
   bool propose_more();

@@ -11,14 +11,14 @@
 
 #include <type_traits>
 
-namespace tutti::kernels {
+namespace tutti::detail {
 
 template <>
 inline constexpr bool is_16_bit_float<__nv_bfloat16> = true;
 template <>
 inline constexpr bool is_16_bit_float<__half> = true;
 
-}  // namespace tutti::kernels
+}  // namespace tutti::detail
 
 namespace tutti::kernels::cuda {
 

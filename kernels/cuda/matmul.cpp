@@ -93,18 +93,12 @@ struct MatmulAlgorithm {
   bool adds_bias = false;
 };
 
-// A scale factor in the type that cuBLASLt computes in.
-class ScaleFactor {
- public:
-  ScaleFactor(DType inputs, double value)
-      : wide_(inputs == float64), double_(value), float_(static_cast<float>(value)) {}
-  const void* get() const { return wide_ ? static_cast<const void*>(&double_) : &float_; }
-
- private:
-  bool wide_;
-  double double_;
-  float float_;
-};
+// Returns a scale factor of 0 or 1 in the type that cuBLASLt computes in.
+const void* scale_factor(DType inputs, bool is_one) {
+  static constexpr double wide[] = {0, 1};
+  static constexpr float narrow[] = {0, 1};
+  return inputs == float64 ? static_cast<const void*>(&wide[is_one]) : &narrow[is_one];
+}
 
 struct CublasLt {
   explicit CublasLt(int) { check(cublasLtCreate(&handle), "cublasLtCreate"); }
@@ -256,12 +250,12 @@ void run(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out
   const bool adds_to_bias = added && !chosen.adds_bias;
   if (adds_to_bias) table().elementwise.copy(broadcast(bias, out), out);
   else if (added) set(chosen.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, added);
-  const ScaleFactor one(p.inputs, 1), keep(p.inputs, adds_to_bias ? 1 : 0);
   const Storage workspace(chosen.workspace, device);
-  check(cublasLtMatmul(cublas.handle, chosen.operation.get(), one.get(), b.raw(),
-                       chosen.first.get(), a.raw(), chosen.second.get(), keep.get(), out.raw(),
-                       chosen.out.get(), out.raw(), chosen.out.get(), &chosen.algorithm,
-                       workspace.data(), chosen.workspace, current_stream(device.index()).get()),
+  check(cublasLtMatmul(cublas.handle, chosen.operation.get(), scale_factor(p.inputs, true), b.raw(),
+                       chosen.first.get(), a.raw(), chosen.second.get(),
+                       scale_factor(p.inputs, adds_to_bias), out.raw(), chosen.out.get(), out.raw(),
+                       chosen.out.get(), &chosen.algorithm, workspace.data(), chosen.workspace,
+                       current_stream(device.index()).get()),
         "cublasLtMatmul");
 }
 

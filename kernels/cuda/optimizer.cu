@@ -177,7 +177,7 @@ __global__ __launch_bounds__(list_threads) void clip_kernel(List list, const dou
   for (std::int64_t i = threadIdx.x; i < all; i += list_threads) total += squares[i];
   const double length = sqrt(sum_of_block(total)), factor = clip_factor(max_norm, length);
   if (blockIdx.x == 0 && threadIdx.x == 0 && list.before == 0) *norm = length;
-  if (factor >= 1 || list.count == 0) return;
+  if (factor >= 1) return;
   replace_elements<T>(list, [f = static_cast<C>(factor)](C x) { return x * f; });
 }
 
@@ -308,9 +308,6 @@ void clip(std::span<const Tensor> tensors, const Tensor& squares, double max_nor
           const Tensor& norm) {
   const tutti::cuda::DeviceScope scope(norm.device().index());
   const auto all = static_cast<std::int64_t>(tensors.size());
-  if (tensors.empty())
-    tutti::cuda::launch("clip", clip_kernel<float>, grid_of(List{}), List{}, squares.data<double>(),
-                        all, max_norm, norm.data<double>());
   in_lists(tensors, "clip", FromTensor{}, [&]<class T>(const List& list) {
     tutti::cuda::launch("clip", clip_kernel<T>, grid_of(list), list, squares.data<double>(), all,
                         max_norm, norm.data<double>());

@@ -1,30 +1,21 @@
-// PlanList chooses among the ways in which a library can compute one problem, and PlanFile keeps
-// the choices for later processes. They know neither the library nor a device: the caller says how
-// a plan is found, executed and timed.
+// PlanList chooses among the ways in which a library can compute one problem. It knows neither the
+// library nor a device: the caller says how a plan is found, executed and timed.
 #pragma once
 
-#include "../../core/atomic_file.h"
 #include "../../core/error.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <exception>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <limits>
-#include <map>
-#include <mutex>
-#include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
 namespace tutti::kernels::cuda {
 
 /// The plans for one problem, in the order in which they are tried. `Search` has a type Plan with a
-/// number of bytes `workspace` and a name(), a function next() that returns the next best plan or
-/// none, and a function prefer(name) that makes the plan of this name the next one, if it exists.
+/// number of bytes `workspace`, and a function next() that returns the next best plan or none.
 /// Plans are searched for when they are needed, and kept: kernels of one may still be running when
 /// another is chosen.
 template <class Search>
@@ -72,10 +63,9 @@ class PlanList {
 
   /// Sorts the first `count` plans within the limit by `time(plan)`. If no plan is within the
   /// limit, it takes the others. A plan for which `time` throws a DeviceError comes after them.
-  /// Throws the DeviceError of a search that has found no plan. Returns the name of the fastest
-  /// plan, or an empty one if no plan could be timed.
+  /// Throws the DeviceError of a search that has found no plan.
   template <class Time>
-  std::string sort_by_time(std::size_t count, const Time& time) {
+  void sort_by_time(std::size_t count, const Time& time) {
     try {
       while (plans_.size() < count && find_next()) {}
     } catch (const DeviceError&) {
@@ -94,14 +84,6 @@ class PlanList {
     for (const auto& [least, index] : order) sorted.push_back(std::move(plans_[index]));
     std::move(sorted.begin(), sorted.end(), plans_.begin());
     chosen_ = 0;
-    const bool any = !order.empty() && order[0].first < std::numeric_limits<double>::infinity();
-    return any ? plans_[0].name() : "";
-  }
-
-  /// Makes the plan of this name the first, before any other was searched for. Returns false if
-  /// there is none within the limit, or if the name is empty.
-  bool prefer(const std::string& name) {
-    return !name.empty() && search_.prefer(name) && has(0) && plans_[0].name() == name;
   }
 
  private:
@@ -133,57 +115,6 @@ class PlanList {
   std::vector<Plan> plans_;
   std::vector<Plan> large_;  // Plans above the limit, until all others were found.
   std::size_t chosen_ = 0;
-};
-
-/// A text file with a line for each problem: its key, a tab, and the name of its fastest plan. Any
-/// thread may call any member. Several processes may write the file: what the last one has not read
-/// is lost, and timed again by the next process. An empty path stands for no file.
-class PlanFile {
- public:
-  explicit PlanFile(std::string path) : path_(std::move(path)), plans_(read()) {}
-
-  /// Returns the name of the fastest plan for a problem, or an empty one if it is not known.
-  std::string find(const std::string& key) {
-    const std::lock_guard lock(mutex_);
-    const auto found = plans_.find(key);
-    return found != plans_.end() ? found->second : "";
-  }
-
-  /// Writes the file anew with `name` for `key`, and with what other processes have added.
-  void store(const std::string& key, const std::string& name) {
-    const std::lock_guard lock(mutex_);
-    if (path_.empty() || name.empty()) return;
-    plans_.merge(read());
-    plans_[key] = name;
-    std::string text;
-    for (const auto& [problem, plan] : plans_) text += problem + '\t' + plan + '\n';
-    write_file_atomically(path_, text);
-  }
-
- private:
-  // Reads the file, if there is one. It may be a file of something else, which must not be
-  // overwritten.
-  std::map<std::string, std::string> read() const {
-    std::map<std::string, std::string> plans;
-    if (path_.empty() || !std::filesystem::exists(path_)) return plans;
-    std::ifstream file(path_);
-    std::string line;
-    while (std::getline(file, line)) {
-      const std::size_t tab = line.find('\t');
-      if (tab == line.npos || tab + 1 == line.size())
-        fail<FileError>(
-            "{}: line {} is not one of a file of cuDNN's plans (expected a problem, a tab and a "
-            "plan): name another file, or remove this one to time the algorithms again",
-            path_, plans.size() + 1);
-      plans[line.substr(0, tab)] = line.substr(tab + 1);
-    }
-    if (!file.eof()) fail<FileError>("{}: cannot read it", path_);
-    return plans;
-  }
-
-  std::mutex mutex_;
-  std::string path_;
-  std::map<std::string, std::string> plans_;
 };
 
 }  // namespace tutti::kernels::cuda

@@ -104,7 +104,7 @@ void add(ListOf<E>& list, const E& e, std::size_t index) {
 
 template <class E>
 tutti::cuda::Grid grid_of(const ListOf<E>& list) {
-  return {.blocks = std::max(1u, list.begin[list.count]), .threads = list_threads};
+  return {.blocks = list.begin[list.count], .threads = list_threads};
 }
 
 /// Calls send.operator()<T>(list) with lists of up to most_tensors entries of one dtype T.

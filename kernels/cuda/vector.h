@@ -34,11 +34,23 @@ struct alignas(sizeof(T) * V) Pack {
   }
 };
 
-// A PackOfPairs holds 16-bit elements in pairs, because a single element would take a whole
-// register. The pairs are stored as plain 32-bit words: CUDA's own pair types have a copy
-// constructor, and the compiler does not load and store such types 16 bytes at a time.
-template <class T, class Pair>
-struct alignas(16) PackOfPairs {
+// Two 16-bit elements as CUDA's pair type, rounded from float32 or as they are.
+__device__ inline __half2 pair_of(float a, float b, __half) { return __floats2half2_rn(a, b); }
+__device__ inline __half2 pair_of(__half a, __half b) { return __halves2half2(a, b); }
+__device__ inline __nv_bfloat162 pair_of(float a, float b, __nv_bfloat16) {
+  return __floats2bfloat162_rn(a, b);
+}
+__device__ inline __nv_bfloat162 pair_of(__nv_bfloat16 a, __nv_bfloat16 b) {
+  return __halves2bfloat162(a, b);
+}
+
+// This Pack holds 16-bit elements in pairs, because a single element would take a whole register.
+// The pairs are stored as plain 32-bit words: CUDA's own pair types have a copy constructor, and
+// the compiler does not load and store such types 16 bytes at a time.
+template <class T>
+requires is_16_bit_float<T>
+struct alignas(16) Pack<T, 8> {
+  using Pair = decltype(pair_of(T(), T()));
   std::uint32_t words[4];
 
   __device__ T element(int v) const {
@@ -47,38 +59,22 @@ struct alignas(16) PackOfPairs {
     return v % 2 == 0 ? pair.x : pair.y;
   }
   __device__ float operator[](int v) const { return convert<float>(element(v)); }
+  __device__ static Pack of(const float (&x)[8]) {
+    Pack pack;
+#pragma unroll
+    for (int p = 0; p < 4; ++p) pack.put(p, pair_of(x[2 * p], x[2 * p + 1], T()));
+    return pack;
+  }
+  __device__ static Pack from(const T (&x)[8]) {
+    Pack pack;
+#pragma unroll
+    for (int p = 0; p < 4; ++p) pack.put(p, pair_of(x[2 * p], x[2 * p + 1]));
+    return pack;
+  }
+
+ private:
   __device__ void put(int p, Pair pair) {
     memcpy(&words[p], static_cast<const void*>(&pair), sizeof pair);
-  }
-};
-template <>
-struct Pack<__half, 8> : PackOfPairs<__half, __half2> {
-  __device__ static Pack of(const float (&x)[8]) {
-    Pack pack;
-#pragma unroll
-    for (int p = 0; p < 4; ++p) pack.put(p, __floats2half2_rn(x[2 * p], x[2 * p + 1]));
-    return pack;
-  }
-  __device__ static Pack from(const __half (&x)[8]) {
-    Pack pack;
-#pragma unroll
-    for (int p = 0; p < 4; ++p) pack.put(p, __halves2half2(x[2 * p], x[2 * p + 1]));
-    return pack;
-  }
-};
-template <>
-struct Pack<__nv_bfloat16, 8> : PackOfPairs<__nv_bfloat16, __nv_bfloat162> {
-  __device__ static Pack of(const float (&x)[8]) {
-    Pack pack;
-#pragma unroll
-    for (int p = 0; p < 4; ++p) pack.put(p, __floats2bfloat162_rn(x[2 * p], x[2 * p + 1]));
-    return pack;
-  }
-  __device__ static Pack from(const __nv_bfloat16 (&x)[8]) {
-    Pack pack;
-#pragma unroll
-    for (int p = 0; p < 4; ++p) pack.put(p, __halves2bfloat162(x[2 * p], x[2 * p + 1]));
-    return pack;
   }
 };
 

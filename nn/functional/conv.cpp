@@ -70,7 +70,7 @@ Dims transposed_sizes(const char* op, const Tensor& x, const Tensor& weight,
 }
 
 Checked check(Operation op, const Tensor& x, const Tensor& weight, const Tensor& bias,
-              const ConvTransposeOptions& given) {
+              const ConvOptions& given, const Dims& output_padding) {
   check_ranks(op, x, weight);
   const auto expand = [&](const char* option, const Dims& values, std::int64_t minimum) {
     return expand_option(op.name, option, values, x.rank() - 2, minimum);
@@ -89,11 +89,12 @@ Checked check(Operation op, const Tensor& x, const Tensor& weight, const Tensor&
   if (bias.defined() && !(bias.shape() == Shape{outs}))
     fail<ShapeError>("{}: expected bias of shape ({},), got {}", op.name, outs,
                      to_string(bias.shape()));
-  for (const Tensor& parameter : {weight, bias}) autograd::expect_parameter(op.name, x, parameter);
+  autograd::expect_parameter(op.name, x, weight);
+  autograd::expect_parameter(op.name, x, bias);
   const Dims kernel(weight.shape().begin() + 2, weight.shape().end());
   const Dims sizes =
       op.is_transposed ? transposed_sizes(op.name, x, weight, options,
-                                          expand("output_padding", given.output_padding, 0))
+                                          expand("output_padding", output_padding, 0))
                        : output_sizes(op.name, x.shape(),
                                       {kernel, options.stride, options.padding, options.dilation});
   Shape y_shape{x.size(0), outs};
@@ -113,9 +114,9 @@ void compute(const kernels::Kernels& kernels, bool backwards, const Tensor& x, c
 }
 
 Tensor convolve(Operation op, const Tensor& given, const Tensor& weight, const Tensor& bias,
-                const ConvTransposeOptions& given_options) {
+                const ConvOptions& given_options, const Dims& output_padding = {}) {
   const Tensor cast = autocast(op.name, given);
-  const auto [options, y_shape] = check(op, cast, weight, bias, given_options);
+  const auto [options, y_shape] = check(op, cast, weight, bias, given_options, output_padding);
 
   constexpr MemoryFormat last = MemoryFormat::channels_last;
   const bool channels_last = cast.memory_format() == last || weight.memory_format() == last;
@@ -129,18 +130,18 @@ Tensor convolve(Operation op, const Tensor& given, const Tensor& weight, const T
   const auto& kernels = kernels::on(x.device());
   const Tensor y = empty(y_shape, {x.dtype(), x.device()}, format);
   // cuDNN needs one dtype, so on CUDA a float32 weight is rounded once, for forward and backward.
-  const Tensor used = x.device().is_cuda() ? kernels::rounded_weight(w.detach(), x.dtype())
-                                           : w.detach();
-  compute(kernels, op.is_transposed, x.detach(), used, own_b, options, y);
+  const Tensor used = x.device().is_cuda() ? kernels::rounded_weight(w.detach(), x.dtype()) : w;
+  compute(kernels, op.is_transposed, x, used, own_b, options, y);
 
   // A convolution's kernel computes the gradients of weight and bias together.
   const bool for_x = autograd::needs_grad(x), for_w = autograd::needs_grad(w),
              for_b = autograd::needs_grad(b), defers = for_w || (for_b && !op.is_transposed);
+  if (!for_x && !for_w && !for_b) return y;
   return autograd::record(
       op.name, y, {x, w, b},
       [=, &kernels, options = options, x_shape = x.shape(),
-       x = defers ? autograd::Saved(x.detach()) : autograd::Saved(),
-       w = autograd::Saved(w.detach()), b = own_b](const Tensor& gradient) {
+       x = defers ? autograd::Saved(x) : autograd::Saved(), w = autograd::Saved(w),
+       b = own_b](const Tensor& gradient) {
         const Tensor dy = gradient.contiguous(format);
         std::vector<Tensor> result(3);
         if (for_x) {
@@ -175,17 +176,14 @@ Tensor convolve(Operation op, const Tensor& given, const Tensor& weight, const T
 
 Tensor convolution(const Tensor& x, const Tensor& weight, const Tensor& bias,
                    const ConvOptions& options) {
-  return convolve({"convolution", false}, x, weight, bias,
-                  {.stride = options.stride,
-                   .padding = options.padding,
-                   .dilation = options.dilation,
-                   .groups = options.groups});
+  return convolve({"convolution", false}, x, weight, bias, options);
 }
 void set_exact_convolutions(bool exact) { kernels::exact_convolutions = exact; }
 
 Tensor conv_transpose(const Tensor& x, const Tensor& weight, const Tensor& bias,
                       const ConvTransposeOptions& options) {
-  return convolve({"conv_transpose", true}, x, weight, bias, options);
+  const ConvOptions own{options.stride, options.padding, options.dilation, options.groups};
+  return convolve({"conv_transpose", true}, x, weight, bias, own, options.output_padding);
 }
 
 }  // namespace tutti::nn

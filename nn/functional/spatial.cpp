@@ -30,15 +30,15 @@ Dims expand_option(const char* op, const char* name, const Dims& values, int ran
 
 Dims output_sizes(const char* op, const Shape& input, const Windows& windows) {
   const auto& [kernel, stride, padding, dilation, ceil_mode] = windows;
-  const std::string dilated = dilation == Dims::filled(dilation.size(), 1)
-                                  ? ""
-                                  : fmt::format(" with dilation {}", to_string(dilation));
+  const auto dilated = [&d = dilation] {
+    return d == Dims::filled(d.size(), 1) ? "" : fmt::format(" with dilation {}", to_string(d));
+  };
   Dims output;
   for (int d = 0; d < kernel.size(); ++d) {
     if (std::max({kernel[d], stride[d], padding[d], dilation[d]}) > largest ||
         input[d + 2] > largest)
       fail<ShapeError>("{}: input {}, kernel {}{}, stride {} and padding {} must not exceed {}", op,
-                       to_string(input), to_string(kernel), dilated, to_string(stride),
+                       to_string(input), to_string(kernel), dilated(), to_string(stride),
                        to_string(padding), largest);
     const std::int64_t padded = input[d + 2] + 2 * padding[d],
                        window = dilation[d] * (kernel[d] - 1) + 1;
@@ -47,7 +47,7 @@ Dims output_sizes(const char* op, const Shape& input, const Windows& windows) {
       fail<ShapeError>(
           "{}: the kernel {}{} reaches over {} elements, but input {} with padding {} has only {} "
           "there; use a larger input or more padding",
-          op, to_string(kernel), dilated, window, to_string(input), to_string(padding), padded);
+          op, to_string(kernel), dilated(), window, to_string(input), to_string(padding), padded);
     const std::int64_t last = (padded + beyond - window) / stride[d];
     const bool begins_inside = last * stride[d] < input[d + 2] + padding[d];
     output.push_back(ceil_mode && !begins_inside ? last : last + 1);

@@ -7,7 +7,6 @@
 #include <sys/resource.h>
 
 #include <set>
-#include <thread>
 
 namespace tutti {
 namespace {
@@ -83,33 +82,17 @@ class BrokenFolder : public ::testing::Test {
   PictureFolder folder_;
 };
 
-TEST_F(BrokenFolder, ABrokenFileIsFatalByDefaultAndNamed) {
+TEST_F(BrokenFolder, ABrokenFileIsNamed) {
   const ImageFolder images(folder_.path());
   EXPECT_EQ(images.get(0).label, 0);
   expect_error<DataError>([&] { images.get(1); }, {folder_.path() + "/a/2.png", "JPEG or PNG"});
 }
 
-TEST_F(BrokenFolder, BrokenFilesAreReplacedByTheNextAndCounted) {
-  const ImageFolder images(folder_.path(), {.broken_files = BrokenFiles::replaced});
-  EXPECT_TRUE(images.broken_files().empty());
-  for (int repeat = 0; repeat < 2; ++repeat) {
-    expect_levels(images.get(1).image, data_fixture("grey.png.rgb"), 0, "the file after");
-    EXPECT_EQ(images.get(1).label, 1);
-    EXPECT_EQ(images.get(1).name, folder_.path() + "/b/3.png");
-    EXPECT_EQ(images.get(3).name, folder_.path() + "/a/1.png") << "the first after the last";
-  }
-  const auto broken = images.broken_files();
-  ASSERT_EQ(broken.size(), 2u);
-  EXPECT_EQ(broken[0].path, folder_.path() + "/a/2.png");
-  EXPECT_EQ(broken[1].path, folder_.path() + "/b/4.jpg");
-  EXPECT_NE(broken[1].reason.find("empty"), std::string::npos);
-}
-
-TEST_F(BrokenFolder, AFileThatTheSystemCannotReadNowIsNotBroken) {
+TEST_F(BrokenFolder, AFileThatTheSystemCannotReadNowIsAFileError) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "UndefinedBehaviorSanitizer needs file descriptors itself";
 #endif
-  const ImageFolder images(folder_.path(), {.broken_files = BrokenFiles::replaced});
+  const ImageFolder images(folder_.path());
   rlimit limit{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
   const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
@@ -122,28 +105,7 @@ TEST_F(BrokenFolder, AFileThatTheSystemCannotReadNowIsNotBroken) {
   }
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
   EXPECT_NE(text.find("/a/1.png: cannot open the file"), std::string::npos) << text;
-  EXPECT_TRUE(images.broken_files().empty());
   EXPECT_EQ(images.get(0).label, 0);
-}
-
-TEST_F(BrokenFolder, AFolderOfBrokenFilesIsAnError) {
-  std::filesystem::remove(folder_.path() + "/a/1.png");
-  std::filesystem::remove(folder_.path() + "/b/3.png");
-  const ImageFolder images(folder_.path(), {.broken_files = BrokenFiles::replaced});
-  expect_error<DataError>([&] { images.get(1); }, {"none of the 2 files", "/a/2.png"});
-}
-
-TEST_F(BrokenFolder, ThreadsFindTheSameSamples) {
-  const ImageFolder images(folder_.path(), {.broken_files = BrokenFiles::replaced});
-  std::vector<std::jthread> threads;
-  for (int t = 0; t < 4; ++t)
-    threads.emplace_back([&] {
-      for (int i = 0; i < 25; ++i) {
-        EXPECT_EQ(images.get(1).label, 1);
-        EXPECT_EQ(images.get(3).label, 0);
-        EXPECT_LE(images.broken_files().size(), 2u);
-      }
-    });
 }
 
 TEST(TensorDataset, SamplesAreViewsOfTheImages) {

@@ -226,7 +226,7 @@ TEST(DataLoader, ErrorsOfTransformsNameTheSampleOrTheBatch) {
   expect_error<DataError>([&] { undefined.next(); }, {"sample 0"});
 }
 
-// A dataset may take another sample than the one that was asked for, as ImageFolder does.
+// A dataset may name another sample than the one that was asked for.
 TEST(DataLoader, ErrorsNameTheFileThatWasReadOnce) {
   const auto dataset = std::make_shared<FunctionDataset>(1, [](std::int64_t) -> Sample {
     return {.image = zeros({2, 2, 3}, {.dtype = uint8}), .name = "the next file"};

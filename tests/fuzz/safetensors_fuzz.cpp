@@ -1,8 +1,8 @@
 // Fuzzes load_safetensors. An input is a header, a zero byte and the data; the target writes the
 // header's length in front. An input that begins with '=' is a whole file after that sign.
 //
-// A file is either refused with a CheckpointError or read. What is read is the same when the file
-// is mapped, when a tensor is read alone, and after it was saved and read again.
+// A file is either refused with a CheckpointError or read. What is read is the same after it was
+// saved and read again.
 #include "input.h"
 
 #include <tutti/core/state_dict.h>
@@ -35,15 +35,12 @@ void require_equal(const StateDict& a, const StateDict& b, const char* when) {
   }
 }
 
-void check_what_was_read(const std::string& path, const StateDict& tensors,
-                         const Metadata& metadata, const std::string& copy) {
+void check_what_was_read(const StateDict& tensors, const Metadata& metadata,
+                         const std::string& copy) {
   save_safetensors(copy, tensors, metadata);
   Metadata again;
   require_equal(tensors, load_safetensors(copy, &again), "after a round trip");
   require(metadata == again, "other metadata after a round trip");
-  if (tensors.empty()) return;
-  const auto& last = tensors.back();
-  require_equal({last}, load_safetensors(path, nullptr, {.names = {{last.first}}}), "read alone");
 }
 
 void read(const std::string& input) {
@@ -52,10 +49,7 @@ void read(const std::string& input) {
   StateDict tensors;
   Metadata metadata;
   if (test::is_read<CheckpointError>(path, [&] { tensors = load_safetensors(path, &metadata); }))
-    check_what_was_read(path, tensors, metadata, folder.path() + "/copy.safetensors");
-  else  // what makes it unreadable may be left out
-    test::is_read<CheckpointError>(
-        path, [&] { load_safetensors(path, nullptr, {.names = std::vector<std::string>{}}); });
+    check_what_was_read(tensors, metadata, folder.path() + "/copy.safetensors");
 }
 
 }  // namespace

@@ -11,7 +11,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 namespace tutti {
@@ -87,17 +86,6 @@ TEST_P(Plans, ForTheShapesOfResNets) {
         const ConvolutionProblem p = sizes.problem(direction, dtype, MemoryFormat::channels_last);
         const auto plans = find_execution_plans(p, target, 8);
         ASSERT_GE(plans.size(), 3u) << p.text();  // something for autotuning to choose from
-        // A file keeps the names of plans. cuDNN may propose a plan a second time, as its last
-        // resort.
-        std::map<std::string, std::int64_t> workspaces;
-        for (const ExecutionPlan& plan : plans) {
-          PlanSearch search(p, target);
-          EXPECT_TRUE(search.prefer(plan.name())) << p.text() << ", " << plan.name();
-          EXPECT_EQ(search.next().value().name(), plan.name()) << p.text();
-          EXPECT_EQ(workspaces.emplace(plan.name(), plan.workspace).first->second, plan.workspace);
-        }
-        EXPECT_GE(workspaces.size() + 1, plans.size()) << p.text();
-        EXPECT_FALSE(PlanSearch(p, target).prefer("0 no=such"));
       }
   }
 }

@@ -2,13 +2,10 @@
 // proposes is tested in tests/gpu/cudnn_plans_test.cpp.
 #include <tutti/kernels/cuda/plan_list.h>
 
-#include "temporary_folder.h"
-
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <fstream>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,7 +15,6 @@ namespace {
 struct FakePlan {
   char letter;
   std::int64_t workspace = 0;
-  std::string name() const { return {letter}; }
 };
 
 // Proposes the plans of a list and counts them. It fails for ever at one named '!'.
@@ -32,12 +28,6 @@ struct FakeSearch {
       fail<DeviceError>("no memory to search");
     if (*found == plans.size()) return {};
     return plans[(*found)++];
-  }
-  bool prefer(const std::string& name) {
-    const auto meant = std::ranges::find(plans, name, &FakePlan::name);
-    if (meant == plans.end()) return false;
-    std::rotate(plans.begin(), meant, meant + 1);
-    return true;
   }
 };
 
@@ -175,52 +165,6 @@ TEST_F(PlanListTest, PlansThatFailWhileTheyAreTimedComeAfterTheOthers) {
   });
   broken_ = "cb";
   EXPECT_EQ(tried(plans), "cba");
-}
-
-// What kernels/cuda/convolution.cpp does with each problem. Every process has a PlanFile of its
-// own.
-TEST_F(PlanListTest, ASecondProcessTakesThePlansOfTheFileAndTimesOnlyOthers) {
-  const test::TemporaryFolder folder;
-  const std::string path = folder / "plans";
-  int timed = 0;
-  const auto run = [&](kernels::cuda::PlanFile& file, const std::string& key,
-                       std::vector<FakePlan> plans) {
-    found_ = 0;
-    List tuned = list(std::move(plans));
-    if (!tuned.prefer(file.find(key)))
-      file.store(key, tuned.sort_by_time(8, [&](const FakePlan& plan) {
-        ++timed;
-        return plan.letter == '$' ? fail<DeviceError>("broken"), 0.0 : 'z' - plan.letter;
-      }));
-    return tried(tuned).front();
-  };
-  kernels::cuda::PlanFile first(path), other(path);
-  EXPECT_EQ(run(first, "an H100: 1 2", {{'a'}, {'c'}, {'b'}}), 'c');
-  EXPECT_EQ(run(other, "an A100: 1 2", {{'a'}, {'c'}, {'d'}}), 'd');
-  EXPECT_EQ(run(first, "all fail", {{'$'}}), '$');
-  EXPECT_EQ(timed, 7);
-  kernels::cuda::PlanFile second(path), none("");
-  EXPECT_EQ(run(second, "an H100: 1 2", {{'a'}, {'c'}, {'b'}}), 'c');
-  EXPECT_EQ(run(second, "an A100: 1 2", {{'a'}, {'c'}, {'d'}}), 'd');
-  EXPECT_EQ(timed, 7);
-  // Another library may not have the plan any more, or with a larger workspace.
-  EXPECT_EQ(run(second, "an H100: 1 2", {{'a'}, {'b'}}), 'b');
-  EXPECT_EQ(run(second, "an A100: 1 2", {{'a'}, {'d', 101}}), 'a');
-  EXPECT_EQ(run(none, "an H100: 1 2", {{'a'}, {'b'}}), 'b');
-  EXPECT_EQ(timed, 12);
-  EXPECT_EQ(kernels::cuda::PlanFile(path).find("an A100: 1 2"), "a");
-}
-
-TEST_F(PlanListTest, AFileOfSomethingElseIsNotOverwritten) {
-  const test::TemporaryFolder folder;
-  const std::string path = folder / "thesis";
-  std::ofstream(path) << "a problem\ta plan\nIt was a dark night.\n";
-  try {
-    const kernels::cuda::PlanFile file(path);
-    FAIL() << "accepted";
-  } catch (const FileError& error) {
-    EXPECT_NE(std::string(error.what()).find("thesis: line 2"), std::string::npos) << error.what();
-  }
 }
 
 TEST_F(PlanListTest, TimingTakesThePlansAboveTheLimitWhereThereAreNoOthers) {

@@ -4,7 +4,7 @@
 Builds tutti without optimisation in build/paths, runs paths.cpp once for each path, and prints a table.
 A header and its source count as one file. --list also prints the files, with the lines of each.
 """
-import glob, gzip, json, os, pathlib, re, subprocess, sys, tempfile
+import glob, json, os, pathlib, re, subprocess, sys, tempfile
 
 here = pathlib.Path(__file__).resolve().parent
 root = here.parent.parent
@@ -31,19 +31,19 @@ def commands(folder):
 
 
 def executed_lines():
-    """Returns the lines that were executed, by file of this repository."""
+    """Returns the lines that were executed, by file of this repository. gcov prints them: files that it writes
+    replace each other where sources have one name."""
     lines = {}
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(["gcov", "-j", *glob.glob(f"{build}/**/*.gcda", recursive=True)], cwd=folder,
-                       capture_output=True, check=True)
-        for report in glob.glob(f"{folder}/*.gcov.json.gz"):
-            for file in json.load(gzip.open(report))["files"]:
-                path = (build / file["file"]).resolve()
-                if not path.is_relative_to(root) or path.is_relative_to(build) or path.is_relative_to(here):
-                    continue
-                counted = {line["line_number"] for line in file["lines"] if line["count"] > 0}
-                if counted:
-                    lines.setdefault(str(path.relative_to(root)), set()).update(counted)
+    reports = subprocess.run(["gcov", "-j", "-t", *glob.glob(f"{build}/**/*.gcda", recursive=True)],
+                             capture_output=True, check=True).stdout
+    for report in reports.splitlines():
+        for file in json.loads(report)["files"]:
+            path = (build / file["file"]).resolve()
+            if not path.is_relative_to(root) or path.is_relative_to(build) or path.is_relative_to(here):
+                continue
+            counted = {line["line_number"] for line in file["lines"] if line["count"] > 0}
+            if counted:
+                lines.setdefault(str(path.relative_to(root)), set()).update(counted)
     return lines
 
 

@@ -1,8 +1,9 @@
-// saturating_cast converts a floating number to an integer with a defined result for every value,
-// the same on the CPU and in CUDA kernels: C++ leaves NaN and numbers out of range undefined, and
-// processors differ.
+// Conversion between element types, written once for the CPU and for CUDA kernels. Floating numbers
+// become integers with a defined result for every value: C++ leaves NaN and numbers out of range
+// undefined, and processors differ.
 #pragma once
 
+#include "dtype.h"
 #include "host_device.h"
 
 #include <limits>
@@ -39,5 +40,26 @@ TUTTI_HOST_DEVICE constexpr To saturating_cast(From value) {
     return static_cast<To>(value);
   }
 }
+
+namespace detail {
+
+/// Whether T is a floating type of 16 bits, which converts to and from float only.
+/// kernels/cuda/element.h adds the device's types.
+template <class T>
+inline constexpr bool is_16_bit_float = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
+
+/// Converts between any two element types, through float only where a 16-bit type is involved.
+/// Conversion to bool returns whether the value is not zero; floating numbers become integers by
+/// saturating_cast.
+template <class To, class From>
+TUTTI_HOST_DEVICE inline To convert(From value) {
+  if constexpr (std::is_same_v<To, From>) return value;
+  else if constexpr (is_16_bit_float<From>) return convert<To>(static_cast<float>(value));
+  else if constexpr (std::is_same_v<To, bool>) return value != From(0);
+  else if constexpr (is_16_bit_float<To>) return To(static_cast<float>(value));
+  else return saturating_cast<To>(value);
+}
+
+}  // namespace detail
 
 }  // namespace tutti
