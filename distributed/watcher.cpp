@@ -3,7 +3,7 @@
 #include "stoppable_sleep.h"
 
 #include <condition_variable>
-#include <utility>
+#include <thread>
 #include <vector>
 
 namespace tutti::distributed {
@@ -15,6 +15,10 @@ bool sleep_unless_stopped(const std::stop_token& stop, std::chrono::milliseconds
   return stopped.wait_for(lock, stop, time, [&] { return stop.stop_requested(); });
 }
 
+struct Watcher::Thread : std::jthread {
+  using jthread::jthread;
+};
+
 Watcher::Watcher(std::function<void()> round) : round_(std::move(round)) {}
 
 Watcher::~Watcher() { stop(); }
@@ -22,8 +26,8 @@ Watcher::~Watcher() { stop(); }
 void Watcher::watch(const std::shared_ptr<Watched>& watched) {
   const std::lock_guard here(mutex_);
   // The thread comes first: where there is none, `watched` may be destroyed and must not be kept.
-  if (!thread_.joinable() && round_ && !stopped_)
-    thread_ = std::jthread([round = round_](const std::stop_token& stop) {
+  if (!thread_ && round_ && !stopped_)
+    thread_ = std::make_unique<Thread>([round = round_](const std::stop_token& stop) {
       while (!sleep_unless_stopped(stop, std::chrono::milliseconds(50))) round();
     });
   watched->position_ = watched_.insert(watched_.end(), watched);
@@ -50,11 +54,11 @@ void Watcher::check() {
 // Its own thread may destroy it; any other that does waits for a check in progress.
 void Watcher::stop() {
   stopped_ = true;
-  if (!thread_.joinable()) return;
+  if (!thread_ || !thread_->joinable()) return;
   const bool is_forked = process_.is_of_parent();  // the child of a fork has no such thread
-  if (!is_forked) thread_.request_stop();
-  if (is_forked || thread_.get_id() == std::this_thread::get_id()) thread_.detach();
-  else thread_.join();
+  if (!is_forked) thread_->request_stop();
+  if (is_forked || thread_->get_id() == std::this_thread::get_id()) thread_->detach();
+  else thread_->join();
 }
 
 namespace {

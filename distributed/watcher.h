@@ -12,7 +12,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
 
 namespace tutti::distributed {
 
@@ -50,7 +49,8 @@ class Watcher {
   std::function<void()> round_;
   std::mutex mutex_;
   std::list<std::shared_ptr<Watched>> watched_;
-  std::jthread thread_;
+  struct Thread;  // hides std::jthread, which libc++ has from version 20 on
+  std::unique_ptr<Thread> thread_;
   ProcessMark process_;
   // Atomic instead of guarded by mutex_, because the destructor also runs in the child of a fork,
   // where that mutex may stay locked.

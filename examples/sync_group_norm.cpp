@@ -5,7 +5,6 @@
 // outputs and gradients with one process that has the whole images.
 #include <tutti/tutti.h>
 
-#include <cmath>
 #include <cstdio>
 using namespace tutti;
 

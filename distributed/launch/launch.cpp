@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 namespace tutti::distributed {
 namespace {
@@ -58,8 +59,9 @@ std::optional<GroupInfo> read(const char* const (&variables)[2]) {
   const auto [rank_variable, size_variable] = variables;
   const auto size = read_number(size_variable, "the number of processes", 1);
   const auto rank = read_number(rank_variable, "the rank of this process", 0);
-  // SLURM_PROCID alone means a batch script. A single process needs no rank.
-  if (!size && (!rank || rank_variable == std::string_view("SLURM_PROCID"))) return {};
+  // SLURM_PROCID=0 alone means a batch script. A single process needs no rank.
+  const bool is_batch_script = rank == 0 && rank_variable == std::string_view("SLURM_PROCID");
+  if (!size && (!rank || is_batch_script)) return {};
   if (size == 1 && rank.value_or(0) == 0) return GroupInfo{};
   if (!size || !rank)
     fail<DistributedError>(
@@ -72,14 +74,6 @@ std::optional<GroupInfo> read(const char* const (&variables)[2]) {
     fail<DistributedError>("from_environment: {}={} is no rank of {}={}", rank_variable, *rank,
                            size_variable, *size);
   return GroupInfo{.rank = *rank, .size = *size};
-}
-
-// Finds the first of `variables` that is set; null where none is.
-template <class Names>
-const char* first_set(const Names& variables) {
-  const auto found =
-      std::ranges::find_if(variables, [](const char* name) { return !text_of(name).empty(); });
-  return found == std::end(variables) ? nullptr : *found;
 }
 
 }  // namespace
@@ -113,14 +107,15 @@ GroupInfo find_launch() {
         launch_variables(), how_to_start(size), torchrun[1]);
   if (launch) return *launch;
   const std::optional<GroupInfo> alone = read(torchrun);
-  const char* unknown = first_set(without_size);
-  if (!unknown && !alone && !text_of("LOCAL_RANK").empty()) unknown = "LOCAL_RANK";
-  if (unknown)
+  std::vector<const char*> unknown(std::begin(without_size), std::end(without_size));
+  if (!alone) unknown.push_back("LOCAL_RANK");
+  std::erase_if(unknown, [](const char* variable) { return text_of(variable).empty(); });
+  if (!unknown.empty())
     fail<DistributedError>(
         "from_environment: {}={} says that a launcher started this process, but no variable that "
         "tutti knows says how many there are; found {}. If there are several, {}, or call "
         "MPI_Init() before from_environment(); unset {} to run alone",
-        unknown, text_of(unknown), launch_variables(), how_to_start(0), unknown);
+        unknown[0], text_of(unknown[0]), launch_variables(), how_to_start(0), unknown[0]);
   return alone.value_or(GroupInfo{});
 }
 

@@ -1,6 +1,5 @@
 #include "run_report.h"
 
-#include "../train/network.h"
 #include "../train/trainer.h"
 #include "../train/training_data.h"
 

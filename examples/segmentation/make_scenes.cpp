@@ -19,7 +19,6 @@
 #include <filesystem>
 #include <fstream>
 #include <numbers>
-#include <vector>
 using namespace tutti;
 
 namespace {
@@ -32,12 +31,10 @@ struct Scene {
   Tensor image, mask;  // uint8 (height, width, 3) and (height, width, 1)
 };
 
-double uniform(Generator& random, double low, double high) { return random.uniform(low, high); }
-
 using Colour = std::array<double, 3>;
 
 Colour random_colour(Generator& random, double low, double high) {
-  return {uniform(random, low, high), uniform(random, low, high), uniform(random, low, high)};
+  return {random.uniform(low, high), random.uniform(low, high), random.uniform(low, high)};
 }
 
 std::uint8_t to_byte(double value) {
@@ -49,15 +46,15 @@ void paint_ground(Scene& scene, Generator& random) {
   const Colour colour = random_colour(random, 40, 200);
   std::array<double, 8> wave{};
   for (std::size_t w = 0; w < 8; w += 4) {
-    wave[w] = uniform(random, -0.6, 0.6);
-    wave[w + 1] = uniform(random, -0.6, 0.6);
-    wave[w + 2] = uniform(random, 0, 2 * std::numbers::pi);
-    wave[w + 3] = uniform(random, 5, 25);
+    wave[w] = random.uniform(-0.6, 0.6);
+    wave[w + 1] = random.uniform(-0.6, 0.6);
+    wave[w + 2] = random.uniform(0, 2 * std::numbers::pi);
+    wave[w + 3] = random.uniform(5, 25);
   }
   std::uint8_t* to = scene.image.data<std::uint8_t>();
   for (std::int64_t y = 0; y < scene.image.size(0); ++y)
     for (std::int64_t x = 0; x < scene.image.size(1); ++x) {
-      double texture = uniform(random, -12, 12);
+      double texture = random.uniform(-12, 12);
       for (std::size_t w = 0; w < 8; w += 4)
         texture += wave[w + 3] * std::sin(wave[w] * static_cast<double>(x) +
                                           wave[w + 1] * static_cast<double>(y) + wave[w + 2]);
@@ -84,10 +81,10 @@ double grey_at(const Tensor& article, double row, double column) {
 void place(Scene& scene, const data::Sample& article, Generator& random) {
   constexpr double visible = 40;  // darker pixels of an article are background
   const std::int64_t height = scene.image.size(0), width = scene.image.size(1);
-  const double scale = uniform(random, 0.7, 1.5), angle = uniform(random, -0.6, 0.6),
+  const double scale = random.uniform(0.7, 1.5), angle = random.uniform(-0.6, 0.6),
                cosine = std::cos(angle) / scale, sine = std::sin(angle) / scale,
-               middle_y = uniform(random, 0.2, 0.8) * static_cast<double>(height),
-               middle_x = uniform(random, 0.2, 0.8) * static_cast<double>(width);
+               middle_y = random.uniform(0.2, 0.8) * static_cast<double>(height),
+               middle_x = random.uniform(0.2, 0.8) * static_cast<double>(width);
   const double half_height = static_cast<double>(article.image.size(0) - 1) / 2,
                half_width = static_cast<double>(article.image.size(1) - 1) / 2;
   const Colour tint = random_colour(random, 0.4, 1.2);
@@ -106,7 +103,7 @@ void place(Scene& scene, const data::Sample& article, Generator& random) {
 
 // Makes one side of the scene darker than the other.
 void light(Scene& scene, Generator& random) {
-  const double left = uniform(random, 0.5, 1.2), right = uniform(random, 0.5, 1.2);
+  const double left = random.uniform(0.5, 1.2), right = random.uniform(0.5, 1.2);
   const std::int64_t width = scene.image.size(1);
   std::uint8_t* const bytes = scene.image.data<std::uint8_t>();
   for (std::int64_t i = 0; i < scene.image.numel(); ++i) {
@@ -117,15 +114,15 @@ void light(Scene& scene, Generator& random) {
 
 Scene make_scene(const data::Dataset& articles, std::int64_t size, Generator& random) {
   const auto side = [&] {
-    return size + static_cast<std::int64_t>(uniform(random, 0, static_cast<double>(size) / 4));
+    return size + static_cast<std::int64_t>(random.uniform(0, static_cast<double>(size) / 4));
   };
   const std::int64_t height = side(), width = side();
   Scene scene{empty({height, width, 3}, {.dtype = uint8}),
               zeros({height, width, 1}, {.dtype = uint8})};
   paint_ground(scene, random);
-  const auto count = 2 + static_cast<int>(uniform(random, 0, 3));
+  const auto count = 2 + static_cast<int>(random.uniform(0, 3));
   for (int i = 0; i < count; ++i) {
-    const auto index = uniform(random, 0, static_cast<double>(articles.size()));
+    const auto index = random.uniform(0, static_cast<double>(articles.size()));
     place(scene, articles.get(static_cast<std::int64_t>(index)), random);
   }
   light(scene, random);

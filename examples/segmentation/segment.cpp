@@ -102,7 +102,8 @@ Tensor classes_of(nn::Layer& net, const nn::ModelCard& card, const Tensor& pictu
   const Tensor input = data::normalize(picture, {card.mean.begin(), card.mean.end()},
                                        {card.std.begin(), card.std.end()},
                                        MemoryFormat::channels_last);
-  return class_bytes(predicted_classes(net(input.unsqueeze(0))).select(0, 0).unsqueeze(2));
+  const Tensor classes = predicted_classes(net(input.unsqueeze(0))).select(0, 0).unsqueeze(2);
+  return masked_fill(classes, lt(classes, 0), no_class).to(uint8);
 }
 
 // Returns the picture with the colours of the classes over it; class 0 has none.

@@ -13,7 +13,6 @@
 #include <tutti/optim/exponential_moving_average.h>
 #include <tutti/optim/optimizer.h>
 
-#include <array>
 #include <functional>
 
 namespace tutti::examples {
@@ -50,9 +49,6 @@ void check_entries(const StateDict& from, const StateDict& own, const std::strin
 
 /// Returns OUT/checkpoint.safetensors.
 std::string checkpoint_path(const TrainOptions& options);
-
-/// Returns whether a file with these metadata is a checkpoint, of this version or an earlier one.
-bool is_checkpoint(const Metadata& metadata);
 
 /// Writes the file of the run folder, or one at another `path`. Only rank 0 calls it.
 void save_checkpoint(const TrainOptions& options, const Checkpoint& checkpoint,

@@ -4,17 +4,16 @@
 
 #include <tutti/autograd/grad_mode.h>
 #include <tutti/core/create.h>
-#include <tutti/core/excerpt.h>
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <exception>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -95,27 +94,31 @@ std::vector<std::string> classes_without_pixels(const Look& look,
   return absent;
 }
 
+// Returns a warning where most pixels have no class, or some have where a class has none.
+std::string describe_ignored(const char* part, const Look& look, bool lacks_class) {
+  const std::int64_t all = std::reduce(look.pixels.begin(), look.pixels.end()),
+                     ignored = look.pixels[no_class];
+  if (2 * ignored <= all && (ignored == 0 || !lacks_class)) return {};
+  return fmt::format(
+      "warning: {:.1f} % of the pixels are 255, which stands for no class, in {} {} masks: nothing "
+      "is learned or counted there; where 255 means a class, write its number into the masks\n",
+      100 * static_cast<double>(ignored) / static_cast<double>(all), look.scenes, part);
+}
+
 std::string describe_classes(const Look& look, const TrainingData& data) {
-  std::int64_t all = 0;
-  for (const std::int64_t pixels : look.pixels) all += pixels;
-  const std::int64_t ignored = look.pixels[no_class];
+  const std::int64_t all = std::reduce(look.pixels.begin(), look.pixels.end());
   std::vector<std::string> counts;
   for (std::size_t c = 0; c < data.class_names.size(); ++c)
     counts.push_back(data.class_names[c] + " " + share(look.pixels[c], all));
   std::string text = fmt::format("pixels in {} of {} training masks: {}; no class (255) {}\n",
                                  look.scenes, data.scenes[0]->size(), fmt::join(counts, ", "),
-                                 share(ignored, all));
+                                 share(look.pixels[no_class], all));
   const std::vector<std::string> absent = classes_without_pixels(look, data.class_names);
   if (!absent.empty())
     text += fmt::format(
         "warning: no pixel of these masks has class {}{}\n", fmt::join(absent, ", "),
         look.scenes < data.scenes[0]->size() ? "; --dry-run --check-files counts all masks" : "");
-  if (2 * ignored > all || (ignored > 0 && !absent.empty()))
-    text += fmt::format(
-        "warning: {:.1f} % of the pixels are 255, which stands for no class: nothing is learned or "
-        "counted there; where 255 means a class, write its number into the masks\n",
-        100 * static_cast<double>(ignored) / static_cast<double>(all));
-  return text;
+  return text + describe_ignored("training", look, !absent.empty());
 }
 
 // ---- Sizes
@@ -171,11 +174,13 @@ std::string look_at_scenes(const TrainOptions& options, const TrainingData& data
   if (data.scenes.empty()) return {};
   constexpr std::int64_t some_of_training = 50, some_of_test = 10;
   const bool all = options.check_files;
-  const Look look =
-      look_at(*data.scenes[0], all ? data.scenes[0]->size() : some_of_training, threads, all);
-  if (!all) look_at(*data.scenes[1], some_of_test, threads, false);
+  const auto look_at_part = [&](std::size_t part, std::int64_t some) {
+    return look_at(*data.scenes[part], all ? data.scenes[part]->size() : some, threads, all);
+  };
+  const Look look = look_at_part(0, some_of_training), test = look_at_part(1, some_of_test);
   if (look.scenes == 0) return {};
-  return describe_classes(look, data) + describe_crops(options.segmentation, look);
+  return describe_classes(look, data) + describe_ignored("test", test, false) +
+         describe_crops(options.segmentation, look);
 }
 
 void check_smallest_test_picture(const TrainOptions& options, const TrainingData& data) {

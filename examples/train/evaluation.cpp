@@ -2,7 +2,6 @@
 
 #include <tutti/autograd/functions.h>
 #include <tutti/autograd/grad_mode.h>
-#include <tutti/core/create.h>
 #include <tutti/core/trace.h>
 #include <tutti/nn/confusion_matrix.h>
 #include <tutti/nn/functional/loss.h>
@@ -17,10 +16,6 @@ Tensor predicted_classes(const Tensor& logits) {
   const NoGrad no_grad;
   const Tensor values = logits.detach(), largest = max(values, {1});  // NaN if any is NaN
   return masked_fill(argmax(values, 1), ne(largest - largest, 0.0), -1);
-}
-
-Tensor class_bytes(const Tensor& classes) {
-  return masked_fill(classes, lt(classes, 0.0), no_class).to(uint8).to(Device::cpu());
 }
 
 void LossSums::add(const Tensor& loss_sum, const Tensor& answers, const Tensor& labels) {

@@ -23,9 +23,6 @@ struct LossAndAccuracy {
 /// finite.
 Tensor predicted_classes(const Tensor& logits);
 
-/// Returns predicted classes as the bytes of a mask on the CPU, with `no_class` for -1.
-Tensor class_bytes(const Tensor& classes);
-
 /// Sums of the loss, of correct answers and of labels over samples. Pixels of `no_class` are no
 /// labels.
 class LossSums : public distributed::MetricSums {

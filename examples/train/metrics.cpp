@@ -5,7 +5,6 @@
 #include <tutti/core/create.h>
 #include <tutti/core/error.h>
 
-#include <algorithm>
 #include <cmath>
 
 namespace tutti::examples {

@@ -6,7 +6,7 @@
 #include "training_data.h"
 
 #include <tutti/core/excerpt.h>
-#include <tutti/distributed/agreement.h>
+#include <tutti/distributed/run_state.h>
 #include <tutti/nn/freeze.h>
 #include <tutti/nn/models/resnet.h>
 #include <tutti/nn/models/segmentation.h>
@@ -74,12 +74,6 @@ WeightsFile read(const std::string& path) {
   const StateDict weights = nn::weights_of(load_safetensors(path, &file.metadata));
   file.tensors.insert(weights.begin(), weights.end());
   return file;
-}
-
-// Takes the prefixes of PyTorch's wrappers from the names.
-void remove_wrapper_prefix(Entries& tensors, const StateDict& own) {
-  const StateDict state = nn::without_wrapper_prefix({tensors.begin(), tensors.end()}, own);
-  tensors = {state.begin(), state.end()};
 }
 
 // Adds the counters of batches that old files lack.
@@ -200,7 +194,9 @@ std::string load_weights(const TrainOptions& options, const TrainingData& data, 
   WeightsFile file = read(path_of(options));
   std::string line = "weights from " + file.path;
   StateDict own = net.state_dict();
-  remove_wrapper_prefix(file.tensors, own);
+  const StateDict named =
+      nn::without_wrapper_prefix({file.tensors.begin(), file.tensors.end()}, own);
+  file.tensors = {named.begin(), named.end()};
   const bool is_backbone = !options.test_only && move_to_backbone(file.tensors, net);
   if (is_backbone) {
     std::erase_if(own, [](const auto& entry) { return !entry.first.starts_with(backbone); });
@@ -215,6 +211,9 @@ std::string load_weights(const TrainOptions& options, const TrainingData& data, 
                   [](const Tensor& given, const Tensor& mine) {
                     return is_floating(given.dtype()) == is_floating(mine.dtype());
                   });
+    const std::string ruined = distributed::not_finite({file.tensors.begin(), file.tensors.end()});
+    if (!ruined.empty() && !options.test_only)
+      fail<CheckpointError>("tensor '{}' has numbers that are not finite", ruined);
   } catch (const CheckpointError& error) {
     const std::string model = excerpt(file.metadata["model"]);
     fail<CheckpointError>("cannot use the weights {}: {}; this run is of {}{}", file.path,
@@ -224,18 +223,6 @@ std::string load_weights(const TrainOptions& options, const TrainingData& data, 
   net.load_state_dict({file.tensors.begin(), file.tensors.end()},
                       !is_backbone && own.size() == entries);
   return line + differences(file, model_card(options, data));
-}
-
-std::string load_weights_on_rank_0(const TrainOptions& options, const TrainingData& data,
-                                   const ProcessGroup& group, nn::Module& net) {
-  std::string line;
-  distributed::call_on_all_ranks(
-      group, "weights",
-      [&] {
-        if (group.rank() == 0) line = load_weights(options, data, net);
-      },
-      exit_code_of);
-  return line;
 }
 
 void check_start(const TrainOptions& options, const TrainingData& data, bool resumes) {

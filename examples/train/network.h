@@ -5,7 +5,6 @@
 #include "options.h"
 #include "training_data.h"
 
-#include <tutti/distributed/process_group.h>
 #include <tutti/nn/module.h>
 
 #include <memory>
@@ -32,12 +31,6 @@ std::shared_ptr<nn::Layer> make_network(const TrainOptions& options, const Train
 /// entry, and changes nothing, where any other entry is missing, unknown, or of another shape or
 /// kind of numbers; and a UsageError where there is no file to test.
 std::string load_weights(const TrainOptions& options, const TrainingData& data, nn::Module& net);
-
-/// Calls load_weights() on rank 0, whose values DataParallel gives to the other ranks later.
-/// Returns the line on rank 0. Collective: where it fails, all ranks throw ErrorOnAllRanks with
-/// the same text.
-std::string load_weights_on_rank_0(const TrainOptions& options, const TrainingData& data,
-                                   const ProcessGroup& group, nn::Module& net);
 
 /// Throws what the start of a run would throw because of --weights, --test-only or --freeze, so
 /// that a program can find out before it starts ranks. `resumes`: the run goes on from a

@@ -2,15 +2,11 @@
 // options go together. The table of the options and their ranges are in options.cpp.
 #include "options.h"
 
-#include "network.h"
 #include "training_data.h"
-
-#include <tutti/core/excerpt.h>
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <functional>
 
 namespace tutti::examples {
@@ -153,8 +149,7 @@ void complete(TrainOptions& o, const FlagGiven& is_given) {
   if (!is_given("--cuda-graph")) o.cuda_graph = o.device.is_cuda() && o.accumulate == 1;
   if (o.task == Task::segmentation) {
     if (o.data.empty()) fail<UsageError>("--data DIR is missing; --help explains the flags");
-    const std::filesystem::path folder = std::filesystem::path(o.data) / "";
-    if (const auto name = folder.parent_path().filename(); !name.empty()) o.dataset = to_utf8(name);
+    if (const std::string name = name_of_data(o); !name.empty()) o.dataset = name;
   }
   const bool is_folder = is_image_folder(o);
   if (is_folder && o.image_size == 0) o.image_size = 224;

@@ -4,7 +4,6 @@
 
 #include <tutti/core/device.h>
 #include <tutti/core/did_you_mean.h>
-#include <tutti/core/dtype.h>
 #include <tutti/core/error.h>
 #include <tutti/core/parse_number.h>
 

@@ -18,7 +18,6 @@
 
 #include <fmt/ranges.h>
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -417,8 +416,9 @@ const char* score_key(const TrainOptions& options) {
 }
 
 std::string name_of_data(const TrainOptions& o) {
-  if (o.dataset != "folder" || o.data.empty()) return o.dataset;
-  return to_utf8(std::filesystem::absolute(o.data + "/.").parent_path().filename());
+  if (o.data.empty() || (o.dataset != "folder" && o.task == Task::classification)) return o.dataset;
+  const auto folder = std::filesystem::absolute(o.data + "/.").lexically_normal();
+  return to_utf8(folder.parent_path().filename());
 }
 
 // Those of segmentation follow torchvision's references/segmentation.
@@ -447,9 +447,7 @@ void parse_words(CLI::App& app, const std::vector<std::string>& words) {
     app.parse(static_cast<int>(argv.size()), argv.data());
   } catch (const CLI::ExtrasError&) {
     refuse_unknown(app);
-  } catch (const CLI::CallForHelp&) {
-    throw;
-  } catch (const CLI::CallForVersion&) {
+  } catch (const CLI::Success&) {  // a call for help or for the version
     throw;
   } catch (const CLI::ParseError& error) {
     throw UsageError(std::string(error.what()) + "; --help explains the flags");
@@ -466,10 +464,10 @@ std::vector<std::string> with_saved_flags(std::vector<std::string> words, TrainO
   for (const auto& [flag, value] : saved.items())
     if (o.resume && !app.get_option_no_throw(flag))
       fail<UsageError>(
-          "config.json of the run has {} {}, which this version does not know: remove it there to "
-          "go "
-          "on without it",
-          excerpt(flag), excerpt(value.get<std::string>()));
+          "config.json of the run has {} {}, which this {} does not know: it is of another program "
+          "or "
+          "version; remove it there to go on without it",
+          excerpt(flag), excerpt(value.get<std::string>()), program_name(o.task));
   for_each_option(o, [&](const Option& option) {
     const std::string flag = option.flag();
     const bool has_no_effect = o.test_only && (option.use == Use::training || flag == "--weights");

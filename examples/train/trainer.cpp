@@ -6,7 +6,6 @@
 #include "checkpoint.h"
 #include "evaluation.h"
 #include "network.h"
-#include "run_folder.h"
 #include "training_batches.h"
 #include "training_step.h"
 
@@ -29,7 +28,8 @@ namespace tutti::examples {
 namespace {
 
 void choose_how_to_compute(const TrainOptions& options, const ProcessGroup& group) {
-  set_num_threads(options.threads > 0 ? options.threads : threads_of_rank(group));
+  const int share = threads_of_rank(group);  // collective, and --threads may be one rank's alone
+  set_num_threads(options.threads > 0 ? options.threads : share);
   cuda::settings().allow_tf32 = options.allow_tf32;
   cuda::settings().autotune = options.autotune;
 }
@@ -90,8 +90,12 @@ FirstNetwork make_first_network(const RunInputs& in, bool resumes) {
   if (resumes && !o.weights.empty())
     first.weights_line =
         fmt::format("the run goes on from its checkpoint: {} is not read", o.weights);
-  else if (!o.weights.empty() || o.test_only)
-    first.weights_line = load_weights_on_rank_0(o, in.data, in.group, net);
+  else if (!o.weights.empty() || o.test_only) {
+    const auto load = [&] {
+      if (in.group.rank() == 0) first.weights_line = load_weights(o, in.data, net);
+    };
+    distributed::call_on_all_ranks(in.group, "weights", load, exit_code_of);
+  }
   freeze_layers(o, net);
   return first;
 }

@@ -166,7 +166,6 @@ class TrainingRun {
   bool is_done() const { return step_ == length_.steps; }
   /// Returns whether all ranks have agreed to stop before the end of the run.
   bool is_stopped() const { return stop_.signal() != 0 && !is_done(); }
-  const RunLength& length() const { return length_; }
   const nn::Module& net() const { return *network_.net; }
   /// Evaluates the weights that options.test_only asks for, and prints the result.
   LossAndAccuracy test();

@@ -1,6 +1,5 @@
 #include "training_batches.h"
 
-#include <tutti/core/create.h>
 #include <tutti/core/trace.h>
 #include <tutti/data/transforms/mixup.h>
 #include <tutti/data/transforms/normalize.h>
@@ -29,8 +28,8 @@ data::BatchTransform mixup_or_cutmix(const AugmentationOptions& o, std::uint64_t
 
 // Returns what mixes the images of a batch; nothing where they are not mixed.
 std::vector<data::BatchTransform> mixing(const TrainOptions& o, std::int64_t classes) {
-  if (!mixes_images(o)) return {};
   const AugmentationOptions& a = o.augmentation;
+  if (a.mixup == 0 && a.cutmix == 0) return {};
   std::vector<data::BatchTransform> transforms{data::SoftLabels({.classes = classes})};
   if (a.mixup > 0 && a.cutmix > 0) transforms.push_back(mixup_or_cutmix(a, o.seed));
   else if (a.mixup > 0) transforms.emplace_back(data::MixUp(a.mixup));
@@ -87,10 +86,6 @@ ProcessGroup statistics_group(const TrainOptions& o, const ProcessGroup& group) 
   if (o.sync_bn_scope == "world") return group;
   if (o.sync_bn_scope == "host") return group.split_by_host();
   return group.split_by_size(std::stoi(o.sync_bn_scope));
-}
-
-bool mixes_images(const TrainOptions& o) {
-  return o.augmentation.mixup > 0 || o.augmentation.cutmix > 0;
 }
 
 data::DataLoader::Options train_loader_options(const TrainOptions& o, const TrainingData& data,

@@ -11,15 +11,11 @@
 #include <array>
 #include <chrono>
 #include <optional>
-#include <vector>
 
 namespace tutti::examples {
 
 /// Returns the dtype of weights and images; 16-bit precisions go through Autocast.
 DType storage_dtype(const TrainOptions& options);
-
-/// Whether training images are mixed, so that batches have soft labels.
-bool mixes_images(const TrainOptions& options);
 
 /// Returns the options of a run whose steps are the batches on which batch normalisation is
 /// examined at the end of an epoch: micro batches, max_steps of them. It is 0 where no option asks

@@ -1,8 +1,5 @@
 #include "training_data.h"
 
-#include "network.h"
-
-#include <tutti/core/create.h>
 #include <tutti/core/excerpt.h>
 #include <tutti/data/cifar.h>
 #include <tutti/data/idx.h>

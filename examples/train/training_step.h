@@ -9,7 +9,6 @@
 
 #include <tutti/data/batch.h>
 #include <tutti/distributed/data_parallel/data_parallel.h>
-#include <tutti/distributed/process_group.h>
 #include <tutti/nn/module.h>
 #include <tutti/optim/grad_scaler.h>
 #include <tutti/optim/optimizer.h>

@@ -30,8 +30,8 @@ struct FoldedBatchNorm {
 /// (Module::consecutive_children; Sequential and the ResNets do). A pair is left as it is where
 /// that would not be exact or would change something else: the BatchNorm tracks no running
 /// statistics, one of the two is of a derived class, has forward hooks, or shares itself or a
-/// tensor with another place in `module`, the Linear has an activation, or the numbers of channels
-/// differ. A BatchNorm may be frozen or have a process group.
+/// tensor with another place in `module`, or the numbers of channels differ. A BatchNorm may be
+/// frozen or have a process group.
 ///
 /// The tensors of a folded BatchNorm leave the state dict, so states of the folded and of the
 /// original model do not fit each other: load weights first, then fold. State dicts that were taken

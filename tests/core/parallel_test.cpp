@@ -11,8 +11,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <memory>
-#include <mutex>
-#include <set>
 #include <string>
 #include <thread>
 

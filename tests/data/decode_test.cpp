@@ -4,7 +4,6 @@
 
 #include "fixture.h"
 
-#include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <thread>

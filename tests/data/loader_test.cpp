@@ -16,7 +16,6 @@
 #include <cstdio>
 #include <memory>
 #include <new>
-#include <set>
 #include <thread>
 
 namespace tutti {

@@ -82,16 +82,16 @@ TEST_F(Launchers, EachThatMpiMayFindIsUnderstood) {
 }
 
 TEST_F(Launchers, MpirunInsideOfSrunIsMpiruns) {
-  set({{"SLURM_PROCID", "0"},
-       {"SLURM_STEP_NUM_TASKS", "2"},
-       {"OMPI_COMM_WORLD_RANK", "6"},
-       {"OMPI_COMM_WORLD_SIZE", "16"}});
+  set({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}});
+  set({{"OMPI_COMM_WORLD_RANK", "6"}, {"OMPI_COMM_WORLD_SIZE", "16"}});
   EXPECT_EQ(launch(), std::pair(6, 16));
 }
 
 TEST_F(Launchers, ABatchScriptIsNoTask) {
   set({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}});
   EXPECT_EQ(launch(), std::pair(0, 1));
+  set({{"SLURM_PROCID", "1"}});  // a second process is the task of a step
+  expect_contains(error(), {"SLURM_PROCID is set and SLURM_STEP_NUM_TASKS is not"});
 }
 
 TEST_F(Launchers, ThoseOfTorchrunAreRefusedWithTheLineToStartWith) {

@@ -20,9 +20,7 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <atomic>
-#include <cmath>
 
 namespace tutti {
 namespace {

@@ -450,7 +450,7 @@ TEST_F(ReportInChromium, MarksWhereTheRunWasResumedAndItsRateFalls) {
   const std::string main = draw(run.page());
   EXPECT_EQ(count(main, "class=\"mark\""), 2u * 4) << "in each of four charts";
   for (const char* part : {">resumed<", ">rate falls<", "<title>resumed, step 100</title>",
-                           "<title>rate falls, step 151</title>", "Dashed ones stand where"})
+                           "<title>rate falls, step 150</title>", "Dashed ones stand where"})
     EXPECT_NE(main.find(part), std::string::npos) << part;
 }
 

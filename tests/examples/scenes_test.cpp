@@ -22,7 +22,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <numeric>
 
 namespace tutti {
 namespace {
@@ -280,7 +279,12 @@ TEST_F(Segmentation, PixelsOfEachClassAreCounted) {
   }
   expect_contains(look_at_scenes(options_, data_, 1),
                   {"disc 0 (0.0 %)", "warning: no pixel of these masks has class 'disc' (1), 'bar'",
-                   "of the pixels are 255, which stands for no class"});
+                   "of the pixels are 255, which stands for no class, in 8 training masks"});
+  for (std::int64_t i = 0; i < data_.test->size(); ++i)
+    write_png(fmt::format("{}/val/masks/{}.png", options_.data, i),
+              full(data_.test->get(i).mask.shape(), 255, {uint8}));
+  expect_contains(look_at_scenes(options_, data_, 1),
+                  {"warning: 100.0 % of the pixels are 255", "test masks"});
 }
 
 TEST_F(Segmentation, CropsThatAreMostlyPaddingAreSaid) {
@@ -377,7 +381,7 @@ TEST_F(Segmentation, NamesThatAreNotUtf8ReachEveryFile) {
 
 TEST_F(Segmentation, AFolderMayBeCalledFolder) {
   for (const char* name : {"folder", "synthetic", "mnist"}) {
-    const std::string data = folder_.path() + "/" + name;
+    const std::string data = folder_.path() + "/" + name + "/.";  // as a shell may complete it
     std::vector<const char*> words{"train_segmentation", "--data", data.c_str()};
     TrainOptions options = default_options(Task::segmentation);
     parse(3, words.data(), options);

@@ -343,6 +343,10 @@ TEST(Placement, RanksDivideTheCoresAmongThem) {
   distributed::run_ranks(2, [](const ProcessGroup& group) {
     EXPECT_GE(threads_of_rank(group), 1);
     EXPECT_LE(2 * threads_of_rank(group), std::max(2, threads_of_rank(ProcessGroup())));
+    TrainOptions options = small_options();
+    options.threads = group.rank();  // a flag of one rank alone
+    options.max_steps = 1;
+    EXPECT_EQ(train(options, even_data(), group, nullptr).rows.size(), 1U);
   });
 }
 

@@ -128,6 +128,7 @@ TEST_F(Weights, AnEntryThatDoesNotFitIsNamedOnEveryRank) {
   expect_refusal("fc.weight", zeros({10, 63}), "is float32 (10, 63), expected");
   expect_refusal("fc.weight", zeros({12, 64}), "is float32 (12, 64), expected");
   expect_refusal("fc.bias", {}, "is missing");
+  expect_refusal("bn1.bias", full({16}, NAN), "has numbers that are not finite");
 }
 
 TEST_F(Weights, AFileThatCannotBeReadIsNamedOnEveryRank) {
