@@ -73,9 +73,10 @@ bool all_done(std::vector<MPI_Request>& requests) {
 }
 
 void pause(std::int64_t polls, bool patient) {
+  if (patient && polls > 50) std::this_thread::sleep_for(20us);
   // Where cores are short, a rank that waits longer than ranks that compute alike do leaves its
   // core to the rank it waits for.
-  if (polls > (patient ? 50 : 3000)) std::this_thread::sleep_for(20us);
+  else if (polls > 3000) std::this_thread::sleep_for(50us);
   else if (polls > 16) sched_yield();
 }
 
