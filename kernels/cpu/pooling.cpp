@@ -139,17 +139,6 @@ void for_each_tile(const Tensor& t, std::int64_t longest, const Body& body) {
                });
 }
 
-// ---- Average pooling. Up to `values_in_float` values are added in float32, and their sums in
-// float64, so that the rounding errors do not grow with the window.
-
-// Loops over the channels of a tile. Full tiles of neighbouring channels have constant bounds and
-// strides, so that their loops vectorise.
-template <bool full, class Body>
-inline void for_each_channel(std::int64_t count, const Body& body) {
-  const std::int64_t n = full ? tile_size : count;
-  for (std::int64_t c = 0; c < n; ++c) body(c);
-}
-
 // ---- Max pooling: channels that are adjacent in memory are computed in vectors, others one by
 // one.
 
@@ -371,6 +360,17 @@ void max_backward(const Tensor& dy, const Tensor& index, const PoolOptions& opti
       max_backward_as<T, Index<is_byte>>(dy, index, options, dx);
     });
   });
+}
+
+// ---- Average pooling. Up to `values_in_float` values are added in float32, and their sums in
+// float64, so that the rounding errors do not grow with the window.
+
+// Loops over the channels of a tile. Full tiles of neighbouring channels have constant bounds and
+// strides, so that their loops vectorise.
+template <bool full, class Body>
+inline void for_each_channel(std::int64_t count, const Body& body) {
+  const std::int64_t n = full ? tile_size : count;
+  for (std::int64_t c = 0; c < n; ++c) body(c);
 }
 
 void average_forward(const Tensor& x_tensor, const PoolOptions& options, const Tensor& y_tensor) {
