@@ -375,6 +375,11 @@ void add_flags(CLI::App& app, TrainOptions& o) {
       option.value.add(app, option.flags, option.help)->group(section.title);
 }
 
+// Bytes that are not UTF-8, as the name of a file may have, become U+FFFD.
+std::string to_text(const Json& json, int indent = -1) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
 // Returns the options that `is_in` chooses, by their names.
 template <class IsIn>
 Json chosen(TrainOptions o, const IsIn& is_in) {
@@ -382,17 +387,11 @@ Json chosen(TrainOptions o, const IsIn& is_in) {
   for_each_option(o, [&](const Option& option) {
     if (is_in(option.resume)) json[option.name()] = option.value.to_json();
   });
-  // Names of files may be any bytes; those that are not UTF-8 become U+FFFD.
-  return Json::parse(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+  return Json::parse(to_text(json));
 }
 
 Json comparable(const TrainOptions& o) {
   return chosen(o, [](Resume r) { return r == Resume::must_equal || r == Resume::may_change; });
-}
-
-// Bytes that are not UTF-8, as the name of a file may have, become U+FFFD.
-std::string to_text(const Json& json, int indent = -1) {
-  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
 // Only simple values are shown, because a list may be nested too deep to be printed.
@@ -465,8 +464,7 @@ std::vector<std::string> with_saved_flags(std::vector<std::string> words, TrainO
     if (o.resume && !app.get_option_no_throw(flag))
       fail<UsageError>(
           "config.json of the run has {} {}, which this {} does not know: it is of another program "
-          "or "
-          "version; remove it there to go on without it",
+          "or version; remove it there to go on without it",
           excerpt(flag), excerpt(value.get<std::string>()), program_name(o.task));
   for_each_option(o, [&](const Option& option) {
     const std::string flag = option.flag();
