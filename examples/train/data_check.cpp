@@ -156,18 +156,19 @@ std::string describe_crops(const SegmentationOptions& o, const Look& look) {
 
 }  // namespace
 
-std::string check_files(const TrainingData& data, int threads) {
-  std::string text;
+std::pair<std::string, std::size_t> check_files(const TrainingData& data, int threads) {
+  std::pair<std::string, std::size_t> found;
+  const auto check = [&](const auto& folder, const char* what, const auto& read) {
+    const auto errors = read_on_threads(folder->size(), threads, read);
+    found.first += list_errors(errors, folder->size(), what);
+    found.second += errors.size();
+  };
   for (const auto& folder : data.folders)
-    text +=
-        list_errors(read_on_threads(folder->size(), threads,
-                                    [&](std::int64_t i) { data::read_image(folder->describe(i)); }),
-                    folder->size(), "pictures cannot be decoded");
+    check(folder, "pictures cannot be decoded",
+          [&](std::int64_t i) { data::read_image(folder->describe(i)); });
   for (const auto& folder : data.scenes)
-    text += list_errors(
-        read_on_threads(folder->size(), threads, [&](std::int64_t i) { folder->get(i); }),
-        folder->size(), "pictures and masks cannot be used");
-  return text;
+    check(folder, "pictures and masks cannot be used", [&](std::int64_t i) { folder->get(i); });
+  return found;
 }
 
 std::string look_at_scenes(const TrainOptions& options, const TrainingData& data, int threads) {

@@ -9,9 +9,9 @@
 
 namespace tutti::examples {
 
-/// Reads every file of `data.folders` and `data.scenes` with `threads` threads, and returns lines
-/// that list those that cannot be used.
-std::string check_files(const TrainingData& data, int threads);
+/// Reads every file of `data.folders` and `data.scenes` with `threads` threads. Returns lines that
+/// list those that cannot be used, and their number.
+std::pair<std::string, std::size_t> check_files(const TrainingData& data, int threads);
 
 /// Reads some pictures and masks of both parts of `data.scenes`, all of them with
 /// options.check_files. Returns lines that say how many pixels each class has in the training

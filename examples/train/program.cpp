@@ -226,7 +226,11 @@ int run(int argc, char** argv, Task task, const ProcessGroup& world) {
     on_all_processes(world, [&] {
       const int ranks = std::max(job.options.ranks, world.size());
       if (world.rank() != 0) return;
-      if (job.options.check_files) fmt::print("{}", check_files(job.data, available_cores()));
+      if (job.options.check_files) {
+        const auto [lines, broken] = check_files(job.data, available_cores());
+        fmt::print("{}", lines);
+        if (broken > 0) fail<DataError>("files that cannot be used: {}, listed above", broken);
+      }
       fmt::print("{}", look_at_scenes(job.options, job.data, available_cores()));
       try {
         fmt::print("{}", describe_run(job.options, job.data, ranks));

@@ -120,7 +120,8 @@ TEST_F(FolderTraining, AllBrokenFilesAreListedAtOnce) {
   for (const int i : {1, 4, 6}) break_file(picture("train", i));
   std::ofstream(folder_.path() + "/data/val/a/Thumbs.db") << "no picture";
   const TrainingData data = load_training_data(options_);
-  const std::string text = check_files(data, 2);
+  const auto [text, broken] = check_files(data, 2);
+  EXPECT_EQ(broken, 3u);
   test::expect_contains(
       text, {"3 of 12 pictures cannot be decoded:", picture("train", 1), picture("train", 4),
              picture("train", 6), "0 of 5 pictures cannot be decoded\n"});
@@ -303,6 +304,7 @@ TEST_F(FolderTraining, ABrokenFileEndsAllRanksWithItsName) {
   EXPECT_EQ(run.code, 2);
   test::expect_contains(run.output, {picture("train", 7), "--dry-run --check-files lists all"});
   const test::Outcome checked = test::run_trainer(flags + " --dry-run --check-files", 1);
+  EXPECT_EQ(checked.code, 2);
   test::expect_contains(checked.output, {"1 of 12 pictures", picture("train", 7)});
 }
 

@@ -303,7 +303,7 @@ TEST_F(Segmentation, FilesThatCannotBeUsedAreFoundBeforeTheFirstStep) {
                   {mask, "expected a mask of 20 x 21 pixels", "--dry-run --check-files lists all"});
   options_.check_files = true;
   EXPECT_EQ(look_at_scenes(options_, data_, 2).find("warning"), std::string::npos);
-  const std::string listed = check_files(data_, 2);
+  const std::string listed = check_files(data_, 2).first;
   expect_contains(listed, {"0 of 8 pictures and masks", "1 of 5 pictures and masks", mask});
   write_png(options_.data + "/val/images/3.png", zeros({40, 9, 3}, {uint8}));
   expect_contains(
