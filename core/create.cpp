@@ -52,8 +52,12 @@ Tensor empty_like(const Tensor& like) { return empty_like(like, like.dtype()); }
 Tensor empty_like(const Tensor& like, DType dtype) {
   if (!like.is_dense() || like.numel() == 0) return empty(like.shape(), {dtype, like.device()});
   const std::size_t bytes = static_cast<std::size_t>(like.numel()) * size_of(dtype);
-  return Tensor(std::make_shared<Storage>(bytes, like.device()), like.shape(), like.strides(), 0,
-                dtype);
+  return {std::make_shared<Storage>(bytes, like.device()),
+          like.shape(),
+          like.strides(),
+          0,
+          dtype,
+          like.numel()};
 }
 
 Tensor zeros(const Shape& shape, TensorOptions options) {

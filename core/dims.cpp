@@ -90,6 +90,7 @@ int normalize_dim(std::int64_t dim, int rank, const char* op) {
 }
 
 Shape broadcast_shapes(const Shape& a, const Shape& b, const char* op) {
+  if (a == b) return a;
   const int rank = std::max(a.size(), b.size());
   Shape result = Dims::filled(rank, 1);
   for (int i = 1; i <= rank; ++i) {

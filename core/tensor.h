@@ -189,6 +189,7 @@ class Tensor {
 
  private:
   friend Tensor empty(const Shape& shape, TensorOptions options, MemoryFormat format);
+  friend Tensor empty_like(const Tensor& like, DType dtype);
 
   // Wraps a storage that holds the view, of `numel` elements.
   Tensor(std::shared_ptr<Storage> storage, const Shape& shape, const Strides& strides,

@@ -18,8 +18,10 @@ TensorIterator::TensorIterator(std::initializer_list<const Tensor*> tensors)
     shape_ = {1};
     strides_.fill({0});
   }
-  make_blocks_long();
-  tile_transposed();
+  if (shape_.size() > 1) {
+    make_blocks_long();
+    tile_transposed();
+  }
 }
 
 // Blocks run along the innermost dimension. Where that is short (three colours of an image), this
