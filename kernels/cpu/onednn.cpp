@@ -311,10 +311,10 @@ void add_backward_weight(Plan& plan, const Convolution& c, const ConvPart& part,
 bool convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
                          const ConvOptions& options, const Tensor& y) {
   if (misses_padded_windows(w, options) || misreads_single_columns(w, options, y)) return false;
-  const auto build = [&](Plan& plan) {
+  const auto build = [&](Plan& plan, int threads) {
     const Convolution c(x, w, y, bias, options);
     const Work work = work_of_outputs(c);
-    for (const Blocks& share : divide(work, num_threads())) {
+    for (const Blocks& share : divide(work, threads)) {
       plan.add_share();
       for (const Block& block : share) add_forward(plan, c, part_of_outputs(c, work, block));
     }
@@ -326,10 +326,10 @@ bool convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
 
 bool convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,
                                 const Tensor& dx) {
-  const auto build = [&](Plan& plan) {
+  const auto build = [&](Plan& plan, int threads) {
     const Convolution c(dx, w, dy, {}, options);
     const Work work = work_of_inputs(c);
-    for (const Blocks& share : divide(work, num_threads())) {
+    for (const Blocks& share : divide(work, threads)) {
       plan.add_share();
       for (const Block& block : share) add_backward_input(plan, c, part_of_inputs(c, work, block));
     }
@@ -346,11 +346,11 @@ bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOp
     table().elementwise.copy(dense, dw);
     return true;
   }
-  const auto build = [&](Plan& plan) {
+  const auto build = [&](Plan& plan, int threads) {
     const Convolution c(x, dw, dy, db, options);
     Work work = work_of_outputs(c);
     work.adds_rows = true;
-    const std::vector<Blocks> shares = divide(work, num_threads());
+    const std::vector<Blocks> shares = divide(work, threads);
     const std::int64_t copies = copies_of(shares);
     if (copies > 1) {
       plan.add_sum(number_of_w, dw.numel(), dw.dtype(), copies);

@@ -112,8 +112,7 @@ void add_product(Plan& plan, const Product& whole, const Product& part,
     plan.add(DNNL_ARG_BIAS, operand(3, part.bias, whole.bias, bias), product.bias_desc());
 }
 
-void add_product(Plan& plan, const Product& p) {
-  const int threads = num_threads();
+void add_product(Plan& plan, int threads, const Product& p) {
   const Work blocks = work_of_blocks(p), summands = work_of_summands(p);
   std::vector<Blocks> shares = divide(summands, threads);
   const bool sums = p.out.rank() == 2 && p.out.is_contiguous() && shares.size() > 1 &&
@@ -133,8 +132,9 @@ void add_product(Plan& plan, const Product& p) {
 
 bool matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& out) {
   return run_cached("matmul", PlanKey('p', {a, b, bias, out}),
-                    {pointer(a), pointer(b), pointer(out), pointer(bias)}, [&](Plan& plan) {
-                      add_product(plan, {a, b, bias, out});
+                    {pointer(a), pointer(b), pointer(out), pointer(bias)},
+                    [&](Plan& plan, int threads) {
+                      add_product(plan, threads, {a, b, bias, out});
                     });
 }
 

@@ -242,8 +242,29 @@ void Plan::run(const char* op, std::initializer_list<void*> pointers, PackedWeig
   has_run_ = true;
 }
 
+namespace {
+
+// Returns the plan of a call, or nothing where oneDNN has no kernel. oneDNN has fast kernels only
+// where their scratch memory is small beside the tensors, and a share of some has a smaller part of
+// its tensors than of its scratch memory. One thread then computes the call faster.
+std::optional<Plan> make_plan(const Build& build) {
+  try {
+    Plan plan;
+    build(plan, num_threads());
+    if (!plan.runs_reference() || num_threads() == 1) return plan;
+    Plan whole;
+    build(whole, 1);
+    return whole.runs_reference() ? std::move(plan) : std::move(whole);
+  } catch (const dnnl::error& error) {
+    if (error.status != dnnl_unimplemented) throw;
+    return {};
+  }
+}
+
+}  // namespace
+
 bool run_cached(const char* op, const PlanKey& key, std::initializer_list<void*> pointers,
-                const std::function<void(Plan&)>& build, PackedWeights* packed) {
+                const Build& build, PackedWeights* packed) {
   // A plan without a value means that oneDNN has no kernel. The limit bounds the memory of a
   // program that keeps using new shapes: a call takes some 8 kB. On 64 threads ResNet-50 makes
   // 4,300 calls for an input size. To make a plan again is cheap.
@@ -265,13 +286,7 @@ bool run_cached(const char* op, const PlanKey& key, std::initializer_list<void*>
       SignalStack::of_thread();
       if (plans.calls > max_calls) plans = {};
       expect_memory(op, code_bytes);
-      std::optional<Plan> plan(std::in_place);
-      try {
-        build(*plan);
-      } catch (const dnnl::error& error) {
-        if (error.status != dnnl_unimplemented) throw;
-        plan.reset();
-      }
+      std::optional<Plan> plan = make_plan(build);
       plans.calls += plan ? plan->calls() : 1;
       found = plans.by_key.emplace(key.text(), std::move(plan)).first;
     }

@@ -13,6 +13,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -96,6 +97,7 @@ class Plan {
   void add_primitive(const PrimitiveDesc& desc) {
     shares_.back().push_back({dnnl::primitive(desc.get()), {}, {}});
     add_scratchpad(shares_.back().back().memories, desc.scratchpad_desc());
+    runs_reference_ |= std::string_view(desc.impl_info_str()).starts_with("ref");
     ++calls_;
   }
   /// Adds an argument (DNNL_ARG_...) of the primitive, which wants it in layout `wanted`.
@@ -106,6 +108,8 @@ class Plan {
   /// unless it is null.
   void run(const char* op, std::initializer_list<void*> pointers, PackedWeights* packed);
   bool has_run() const { return has_run_; }
+  /// Returns whether a primitive is one of oneDNN's reference kernels, which are very slow.
+  bool runs_reference() const { return runs_reference_; }
   /// Returns how many primitives there are.
   std::size_t calls() const { return calls_; }
 
@@ -165,6 +169,7 @@ class Plan {
   // operands and a scratchpad.
   std::size_t common_bytes_ = 0, share_bytes_ = 0, scratchpad_bytes_ = 0;
   std::size_t calls_ = 0;
+  bool runs_reference_ = false;
   bool has_run_ = false;  // Whether the code that oneDNN compiles in the first run exists.
 };
 
@@ -205,11 +210,14 @@ class PlanKey {
   std::string text_;
 };
 
+/// Adds the shares of a call that is divided among `threads` to a plan.
+using Build = std::function<void(Plan& plan, int threads)>;
+
 /// Runs the plan of `key` on the tensors' memory; `build` makes it in the first call. Returns false
 /// if oneDNN has no kernel (`build` threw dnnl_unimplemented), and throws an Error that names `op`
 /// if there is not enough memory or oneDNN fails otherwise. `packed` holds copies of the weights,
 /// or is null.
 bool run_cached(const char* op, const PlanKey& key, std::initializer_list<void*> pointers,
-                const std::function<void(Plan&)>& build, PackedWeights* packed = nullptr);
+                const Build& build, PackedWeights* packed = nullptr);
 
 }  // namespace tutti::kernels::cpu::onednn
