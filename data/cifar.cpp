@@ -1,5 +1,5 @@
-// A record is one label byte (two in CIFAR-100: coarse, fine) and 3 x 32 x 32 pixels, one plane
-// after the other. A dataset has the channels of a pixel side by side.
+// A record is one label byte (in CIFAR-100 one of 20 superclasses stands before it) and 3 x 32 x 32
+// pixels, one plane after the other. A dataset has the channels of a pixel side by side.
 #include "cifar.h"
 
 #include "../core/create.h"
@@ -18,8 +18,7 @@ constexpr std::int64_t side = 32, plane = side * side, pixels = 3 * plane;
 
 // The form of a record.
 struct Record {
-  std::int64_t label_bytes = 1;
-  std::int64_t label_at = 0;  // the byte that is the label
+  std::int64_t label_bytes = 1;  // the last one is the label
   std::int64_t classes = 10;
 
   std::int64_t bytes() const { return label_bytes + pixels; }
@@ -56,10 +55,11 @@ void read_file(const std::string& path, const Record& record, std::int64_t count
       fail<DataError>("data file {} is truncated: image {} of {} cannot be read", path, i + 1,
                       count);
     const auto* const bytes = reinterpret_cast<const std::uint8_t*>(buffer.data());
-    *label++ = bytes[record.label_at];
-    if (bytes[record.label_at] >= record.classes)
-      fail<DataError>("data file {} is corrupt: label {}, expected 0 to {}", path,
-                      bytes[record.label_at], record.classes - 1);
+    *label = bytes[record.label_bytes - 1];
+    if (*label >= record.classes)
+      fail<DataError>("data file {} is corrupt: label {}, expected 0 to {}", path, *label,
+                      record.classes - 1);
+    ++label;
     for (std::int64_t p = 0; p < plane; ++p)
       for (std::int64_t c = 0; c < 3; ++c) *image++ = bytes[record.label_bytes + c * plane + p];
   }
@@ -106,14 +106,11 @@ std::shared_ptr<const TensorDataset> load_cifar10(const std::string& folder, Spl
       {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"});
 }
 
-std::shared_ptr<const TensorDataset> load_cifar100(const std::string& folder, Split split,
-                                                   CifarLabels labels) {
+std::shared_ptr<const TensorDataset> load_cifar100(const std::string& folder, Split split) {
   check_data_folder(folder, "the unpacked binary version of CIFAR-100 is looked for there");
-  const bool fine = labels == CifarLabels::fine;
-  const Record record{.label_bytes = 2, .label_at = fine ? 1 : 0, .classes = fine ? 100 : 20};
-  return read_files(
-      {folder + (split == Split::test ? "/test.bin" : "/train.bin")}, record,
-      read_names(folder + (fine ? "/fine" : "/coarse") + "_label_names.txt", record.classes));
+  const Record record{.label_bytes = 2, .classes = 100};
+  return read_files({folder + (split == Split::test ? "/test.bin" : "/train.bin")}, record,
+                    read_names(folder + "/fine_label_names.txt", record.classes));
 }
 
 }  // namespace tutti::data

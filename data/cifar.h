@@ -9,21 +9,14 @@ namespace tutti::data {
 /// The part of a dataset that its authors made for this use.
 enum class Split { train, test };
 
-/// Which of the two labels of CIFAR-100 the samples get.
-enum class CifarLabels {
-  fine,   ///< one of 100 classes
-  coarse  ///< one of 20 superclasses
-};
-
 /// Reads CIFAR-10: FOLDER/data_batch_1.bin to data_batch_5.bin, or FOLDER/test_batch.bin. Throws a
 /// DataError that names a file which is missing, truncated or corrupt, or has more than 100,000
 /// images.
 std::shared_ptr<const TensorDataset> load_cifar10(const std::string& folder, Split split);
 
-/// Reads CIFAR-100: FOLDER/train.bin or FOLDER/test.bin. The names of the classes come from
-/// fine_label_names.txt or coarse_label_names.txt; the classes have none if that file is missing.
-/// Throws as load_cifar10() does.
-std::shared_ptr<const TensorDataset> load_cifar100(const std::string& folder, Split split,
-                                                   CifarLabels labels = CifarLabels::fine);
+/// Reads CIFAR-100 with its 100 classes: FOLDER/train.bin or FOLDER/test.bin. The names of the
+/// classes come from fine_label_names.txt; they have none if that file is missing. Throws as
+/// load_cifar10() does.
+std::shared_ptr<const TensorDataset> load_cifar100(const std::string& folder, Split split);
 
 }  // namespace tutti::data

@@ -2,13 +2,10 @@
 
 #include "data_file.h"
 
-#include <filesystem>
 #include <map>
 
 namespace tutti::data {
 namespace {
-
-namespace fs = std::filesystem;
 
 // Adds the paths of the images in `folder` and below it to those of their folders, in the order of
 // their names, and the number of the other files to `others`. Throws a DataError beyond 64 levels,
@@ -31,12 +28,7 @@ void collect_images(const std::string& folder, int depth,
 }  // namespace
 
 ImageFolder::ImageFolder(const std::string& root, Options options) : options_(options) {
-  std::error_code ignored;
-  if (!fs::is_directory(root, ignored))
-    fail<DataError>(
-        "the data folder {} does not exist, or is no folder that can be read; expected "
-        "{}/CLASS/*.jpg",
-        root, root);
+  check_data_folder(root, "expected CLASS/*.jpg in it");
   for (const auto& [name, is_folder] : list_folder(root))
     if (is_folder) class_names_.push_back(name);
   if (class_names_.empty())

@@ -71,7 +71,6 @@ NoGrad: torch.no_grad
 Normalize: transforms.Normalize
 OptimizerWith: -
 RandomCrop: transforms.RandomCrop
-RandomErasing: transforms.RandomErasing
 RandomHorizontalFlip: transforms.RandomHorizontalFlip
 RandomResizedCrop: transforms.RandomResizedCrop
 ReduceOnPlateau: lr_scheduler.ReduceLROnPlateau

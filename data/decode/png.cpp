@@ -143,24 +143,25 @@ class PngReader {
   char message_[128] = "";
 };
 
+// Returns what a function of the reader makes of the file.
+DecodedImage decode(std::span<const std::uint8_t> bytes, const DecodeOptions& options,
+                    Tensor (PngReader::*read)()) {
+  check_chunks(bytes);
+  PngReader reader(bytes);
+  reader.read_header();
+  check_image_size(reader.width(), reader.height(), options);
+  const Tensor pixels = (reader.*read)();
+  return {pixels, reader.orientation()};
+}
+
 }  // namespace
 
 DecodedImage decode_png_values(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
-  check_chunks(bytes);
-  PngReader reader(bytes);
-  reader.read_header();
-  check_image_size(reader.width(), reader.height(), options);
-  const Tensor values = reader.read_values();
-  return {values, reader.orientation()};
+  return decode(bytes, options, &PngReader::read_values);
 }
 
 DecodedImage decode_png(std::span<const std::uint8_t> bytes, const DecodeOptions& options) {
-  check_chunks(bytes);
-  PngReader reader(bytes);
-  reader.read_header();
-  check_image_size(reader.width(), reader.height(), options);
-  const Tensor pixels = reader.read_pixels();
-  return {pixels, reader.orientation()};
+  return decode(bytes, options, &PngReader::read_pixels);
 }
 
 }  // namespace tutti::data

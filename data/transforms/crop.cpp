@@ -104,7 +104,12 @@ RandomResizedCrop::RandomResizedCrop(Options options) : options_(options) {
 
 Box RandomResizedCrop::draw(std::int64_t height, std::int64_t width, Generator& random) const {
   for (int attempt = 0; attempt < 10; ++attempt) {
-    Box box = draw_box_size(height, width, options_.scale, options_.ratio, random);
+    const double area = static_cast<double>(height) * static_cast<double>(width) *
+                        random.uniform(options_.scale.first, options_.scale.second);
+    const double aspect =
+        std::exp(random.uniform(std::log(options_.ratio.first), std::log(options_.ratio.second)));
+    Box box{.height = std::lrint(std::sqrt(area / aspect)),
+            .width = std::lrint(std::sqrt(area * aspect))};
     if (box.height < 1 || box.height > height || box.width < 1 || box.width > width) continue;
     box.top = random.below(height - box.height + 1);
     box.left = random.below(width - box.width + 1);

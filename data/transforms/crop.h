@@ -60,8 +60,8 @@ class RandomResizedCrop {
   /// Throws a ValueError for a size below 1, and for ranges that are empty or not positive.
   explicit RandomResizedCrop(Options options);
 
-  /// Draws the part. If ten draws do not fit into the image, it is the largest centre of a ratio
-  /// that is allowed.
+  /// Draws the part: its share of the area is uniform, and its ratio log-uniform. If ten draws do
+  /// not fit into the image, it is the largest centre of a ratio that is allowed.
   Box draw(std::int64_t height, std::int64_t width, Generator& random) const;
   Sample operator()(Sample sample, Generator& random) const;
 

@@ -1,5 +1,5 @@
-// What all transforms share: their application with numbers that follow from a RandomKey, the
-// checks of their arguments, and the draw of a rectangle's size.
+// What all transforms share: their application with numbers that follow from a RandomKey, and the
+// checks of their arguments.
 #include "transform.h"
 
 #include "../../core/philox.h"
@@ -83,15 +83,6 @@ void check_box(const Box& box, std::int64_t height, std::int64_t width, const ch
     fail<ValueError>(
         "{}: a box of {} x {} pixels at ({}, {}) does not lie in an image of {} x {} pixels", op,
         box.height, box.width, box.top, box.left, height, width);
-}
-
-Box draw_box_size(std::int64_t height, std::int64_t width, const std::pair<double, double>& scale,
-                  const std::pair<double, double>& ratio, Generator& random) {
-  const double area = static_cast<double>(height) * static_cast<double>(width) *
-                      random.uniform(scale.first, scale.second);
-  const double aspect = std::exp(random.uniform(std::log(ratio.first), std::log(ratio.second)));
-  return {.height = std::lrint(std::sqrt(area / aspect)),
-          .width = std::lrint(std::sqrt(area * aspect))};
 }
 
 }  // namespace tutti::data

@@ -60,22 +60,18 @@ TEST_F(Cifar, TheTrainingFilesOfCifar10FollowEachOther) {
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), 10u);
 }
 
-TEST_F(Cifar, Cifar100HasTwoLabels) {
-  add("test.bin", {{19, 99}, {0, 1}});
-  const auto fine = load_cifar100(folder_.path(), Split::test),
-             coarse = load_cifar100(folder_.path(), Split::test, CifarLabels::coarse);
-  expect_images(*fine);
-  expect_images(*coarse);
-  EXPECT_EQ(fine->get(0).label, 99);
-  EXPECT_EQ(coarse->get(0).label, 19);
-  EXPECT_TRUE(fine->class_names().empty());
-  for (int i = 0; i < 20; ++i)
-    std::ofstream(path("coarse_label_names.txt"), std::ios::app) << "class " << i << "\n";
-  EXPECT_EQ(load_cifar100(folder_.path(), Split::test, CifarLabels::coarse)->class_names()[19],
-            "class 19");
+TEST_F(Cifar, TheLabelsOfCifar100AreTheFineOnes) {
+  add("test.bin", {{19, 99}, {20, 1}});
+  const auto images = load_cifar100(folder_.path(), Split::test);
+  expect_images(*images);
+  EXPECT_EQ(images->get(0).label, 99);
+  EXPECT_TRUE(images->class_names().empty());
   std::ofstream(path("fine_label_names.txt")) << "only one\n";
   expect_error<DataError>([&] { load_cifar100(folder_.path(), Split::test); },
                           {"fine_label_names.txt", "1 names of classes, expected 100"});
+  for (int i = 1; i < 100; ++i)
+    std::ofstream(path("fine_label_names.txt"), std::ios::app) << "class " << i << "\n";
+  EXPECT_EQ(load_cifar100(folder_.path(), Split::test)->class_names()[99], "class 99");
 }
 
 TEST_F(Cifar, WrongFilesAreNamed) {
@@ -96,10 +92,9 @@ TEST_F(Cifar, WrongFilesAreNamed) {
   fs::remove(path("data_batch_2.bin"));
   add("data_batch_2.bin", {{10}});
   expect_error<DataError>(load, {"data_batch_2.bin is corrupt: label 10, expected 0 to 9"});
-  add("train.bin", {{20, 3}});
-  load_cifar100(folder_.path(), Split::train);
-  expect_error<DataError>([&] { load_cifar100(folder_.path(), Split::train, CifarLabels::coarse); },
-                          {"train.bin is corrupt: label 20, expected 0 to 19"});
+  add("train.bin", {{3, 100}});
+  expect_error<DataError>([&] { load_cifar100(folder_.path(), Split::train); },
+                          {"train.bin is corrupt: label 100, expected 0 to 99"});
 }
 
 TEST_F(Cifar, AFileOfTooManyImagesIsRefusedBeforeAnythingIsRead) {

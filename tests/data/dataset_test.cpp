@@ -45,7 +45,7 @@ TEST(ImageFolder, FilesAreOrderedByClassThenFolderThenName) {
 TEST(ImageFolder, MissingAndEmptyFoldersAreNamed) {
   const PictureFolder folder;
   expect_error<DataError>([&] { ImageFolder(folder.path() + "/none"); },
-                          {"/none", "does not exist"});
+                          {"/none is missing", "CLASS"});
   expect_error<DataError>([&] { ImageFolder{folder.path()}; },
                           {folder.path(), "one for each class"});
   folder.add_image("cat/a.jpg");

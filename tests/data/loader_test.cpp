@@ -1,4 +1,5 @@
 // DataLoader: the same batches on any number of threads and ranks, resuming, errors, memory, ends.
+#include <tutti/autograd/functions.h>
 #include <tutti/core/cuda/runtime.h>
 #include <tutti/data/image_folder.h>
 #include <tutti/data/loader.h>
@@ -6,7 +7,6 @@
 #include <tutti/data/transforms/flip.h>
 #include <tutti/data/transforms/mixup.h>
 #include <tutti/data/transforms/normalize.h>
-#include <tutti/data/transforms/random_erasing.h>
 
 #include "distributed/process.h"
 #include "fixture.h"
@@ -45,7 +45,8 @@ std::shared_ptr<Dataset> synthetic(std::int64_t count) {
 }
 
 std::vector<Transform> augmentations() {
-  return {RandomResizedCrop({.size = 8}), RandomHorizontalFlip(), Normalize(), RandomErasing({})};
+  return {RandomResizedCrop({.size = 8}), RandomHorizontalFlip(), Normalize(),
+          [](const Tensor& image, Generator& random) { return image + random.uniform(); }};
 }
 
 // Returns what is compared of a batch: its indices, labels and pixels.

@@ -2,7 +2,6 @@
 #include <tutti/data/transforms/crop.h>
 #include <tutti/data/transforms/flip.h>
 #include <tutti/data/transforms/normalize.h>
-#include <tutti/data/transforms/random_erasing.h>
 #include <tutti/data/transforms/resize.h>
 
 #include "fixture.h"
@@ -211,55 +210,11 @@ TEST(Normalize, EveryNumberOfChannelsAndPixelsIsNormalized) {
   EXPECT_EQ(normalize(image(), {0.5f}, {0.5f}).size(0), 3);
 }
 
-TEST(RandomErasing, ErasesARectangleOfTheAreaAskedFor) {
-  Generator random(fresh_seed());
-  const Tensor ones_image =
-      normalize(full({40, 60, 3}, 255, {.dtype = uint8}), {0}, {1}, MemoryFormat::channels_last);
-  const RandomErasing erasing({.p = 0.6, .scale = {0.1, 0.2}, .ratio = {0.5, 2}, .value = 7});
-  int erased = 0;
-  for (int i = 0; i < 500; ++i) {
-    const Tensor result = erasing(ones_image, random);
-    std::int64_t sevens = 0;
-    for (const double value : to_vector(result)) sevens += value == 7;
-    if (sevens == 0) continue;
-    ++erased;
-    EXPECT_EQ(sevens % 3, 0);
-    EXPECT_GE(sevens / 3, 0.09 * 40 * 60);
-    EXPECT_LE(sevens / 3, 0.21 * 40 * 60);
-    EXPECT_EQ(result.strides(), ones_image.strides());
-  }
-  EXPECT_NEAR(erased, 300, 55);
-  for (const double value : to_vector(ones_image)) ASSERT_EQ(value, 1) << "the argument changed";
-  EXPECT_EQ(
-      to_vector(erase(ones_image, {.top = 39, .left = 59, .height = 1, .width = 1}, 7)).back(), 7);
-  EXPECT_THROW(erase(ones_image, {.top = 39, .height = 2, .width = 1}, 7), ValueError);
-  expect_error<DTypeError>([&] { erasing(image(), random); }, {"behind Normalize"});
-}
-
-TEST(RandomErasing, TheRatioIsThatOfHeightToWidth) {
-  Generator random(fresh_seed());
-  const RandomErasing erasing({.p = 1, .scale = {0.1, 0.2}, .ratio = {2, 3}});
-  for (int i = 0; i < 200; ++i) {
-    const Box box = erasing.draw(400, 400, random);
-    if (box.height == 0) continue;  // ten rectangles that were too large
-    EXPECT_NEAR(static_cast<double>(box.height) / static_cast<double>(box.width), 2.5, 0.55);
-  }
-}
-
-TEST(RandomErasing, TheWholeImageIsNeverErased) {
-  Generator random(fresh_seed());
-  const RandomErasing whole({.p = 1, .scale = {1, 1}, .ratio = {1, 1}});
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(whole.draw(16, 16, random).height, 0);
-  const RandomErasing wide({.p = 1, .scale = {0.5, 0.5}, .ratio = {0.5, 0.5}});
-  for (int i = 0; i < 20; ++i) EXPECT_EQ(wide.draw(16, 16, random).height, 0) << "nor its width";
-}
-
 TEST(Box, OneThatWouldOverflowIsRefused) {
   constexpr std::int64_t huge = std::numeric_limits<std::int64_t>::max();
   for (const Box& box : {Box{.top = 1, .height = huge, .width = 1}, Box{.left = huge, .height = 1},
                          Box{.top = -huge, .height = 1, .width = huge}}) {
     expect_error<ValueError>([&] { resize(image(), 4, 4, box); }, {"does not lie in an image"});
-    EXPECT_THROW(erase(ones({3, 4, 4}), box, 0), ValueError);
   }
 }
 

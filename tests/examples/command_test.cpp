@@ -309,7 +309,7 @@ TEST_F(Command, BadDataAndRunFolder) {
   write_truncated(folder_ + "/train-images-idx3-ubyte.gz");
   expect_refusal("--data " + folder_, "train-images-idx3-ubyte.gz is truncated");
   expect_refusal("--dataset cifar10 --data " + folder_, "data_batch_1.bin");
-  expect_refusal("--dataset folder --data " + folder_, folder_ + "/train does not exist");
+  expect_refusal("--dataset folder --data " + folder_, folder_ + "/train is missing");
   expect_refusal("--dataset synthetic --out /dev/null/run", "/dev/null/run");
 }
 

@@ -288,7 +288,7 @@ TEST_F(FolderTraining, WrongFoldersAreNamed) {
   fs::remove_all(root + "/train/b");
   expect_error<DataError>(load, {root + "/train has one class only, 'c'"});
   fs::remove_all(root + "/train");
-  expect_error<DataError>(load, {root + "/train does not exist"});
+  expect_error<DataError>(load, {root + "/train is missing"});
   fs::create_directory(root + "/train");
   expect_error<DataError>(load, {root + "/train has no folders"});
 }
