@@ -18,25 +18,6 @@ double along(double from, double to, double part, bool linear) {
                 : to + (from - to) / 2 * (1 + std::cos(std::numbers::pi * part));
 }
 
-// Returns the schedule that goes from `low` at step 0 to `high` at the end of the warm part and to
-// `end` at the last step.
-Schedule cycle(OneCycle o, double low, double high, double end) {
-  expect_steps("one_cycle", o.steps);
-  if (!(o.warm_fraction >= 0 && o.warm_fraction <= 1))
-    fail<ValueError>("one_cycle: warm_fraction must be in [0, 1], got {}", o.warm_fraction);
-  if (!(o.div > 0 && o.final_div > 0))
-    fail<ValueError>("one_cycle: div and final_div must be above 0, got {} and {}", o.div,
-                     o.final_div);
-  return [=](std::int64_t step) {
-    const double last = static_cast<double>(o.steps - 1),
-                 at = std::min(static_cast<double>(step), last);
-    const double top = o.warm_fraction * static_cast<double>(o.steps) -
-                       1;  // May lie between two steps.
-    if (at <= top) return along(low, high, top > 0 ? at / top : 1, o.linear);
-    return along(high, end, last > top ? (at - top) / (last - top) : 1, o.linear);
-  };
-}
-
 }  // namespace
 
 Schedule step_decay(StepDecay o) {
@@ -77,14 +58,25 @@ Schedule linear_warmup(LinearWarmup o, Schedule then) {
   };
 }
 
-Schedule one_cycle(OneCycle o) { return cycle(o, 1 / o.div, 1, 1 / (o.div * o.final_div)); }
-
-Schedule one_cycle_momentum(OneCycle o) {
-  return cycle(o, o.max_momentum, o.base_momentum, o.max_momentum);
+Schedule one_cycle(OneCycle o) {
+  expect_steps("one_cycle", o.steps);
+  if (!(o.warm_fraction >= 0 && o.warm_fraction <= 1))
+    fail<ValueError>("one_cycle: warm_fraction must be in [0, 1], got {}", o.warm_fraction);
+  if (!(o.div > 0 && o.final_div > 0))
+    fail<ValueError>("one_cycle: div and final_div must be above 0, got {} and {}", o.div,
+                     o.final_div);
+  return [o, low = 1 / o.div, end = 1 / (o.div * o.final_div)](std::int64_t step) {
+    const double last = static_cast<double>(o.steps - 1),
+                 at = std::min(static_cast<double>(step), last);
+    const double top = o.warm_fraction * static_cast<double>(o.steps) -
+                       1;  // May lie between two steps.
+    if (at <= top) return along(low, 1, top > 0 ? at / top : 1, o.linear);
+    return along(1, end, last > top ? (at - top) / (last - top) : 1, o.linear);
+  };
 }
 
-Scheduler::Scheduler(Optimizer& optimizer, Schedule rate, Schedule momentum)
-    : optimizer_(optimizer), rate_(std::move(rate)), momentum_(std::move(momentum)) {
+Scheduler::Scheduler(Optimizer& optimizer, Schedule rate)
+    : optimizer_(optimizer), rate_(std::move(rate)) {
   for (int g = 0; g < optimizer.group_count(); ++g)
     base_rates_.push_back(optimizer.learning_rate(g));
   set_position(0);
@@ -106,7 +98,7 @@ void Scheduler::apply(std::int64_t position, double scale) {
   const double factor = (rate_ ? rate_(position) : 1.0) * scale;
   std::vector<double> rates = base_rates_;
   for (double& rate : rates) rate *= factor;
-  optimizer_.set_rates(rates, momentum_ ? std::optional(momentum_(position)) : std::nullopt);
+  optimizer_.set_rates(rates, {});
   position_ = position;
   scale_ = scale;
 }

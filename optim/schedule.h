@@ -11,8 +11,7 @@
 
 namespace tutti::optim {
 
-/// A function from the step number, counted from 0, to a factor on the learning rate. A schedule of
-/// the momentum returns the momentum itself.
+/// A function from the step number, counted from 0, to a factor on the learning rate.
 using Schedule = std::function<double(std::int64_t step)>;
 
 /// The factor is gamma^(step / every), with the division rounded down.
@@ -51,35 +50,29 @@ struct LinearWarmup {
 Schedule linear_warmup(LinearWarmup options, Schedule then = {});
 
 /// Smith and Topin's one-cycle policy ("Super-convergence", 2018) as PyTorch's OneCycleLR computes
-/// it, relative to the peak. The factor rises from 1/div to 1 during `warm_fraction` of the steps
-/// and falls to 1/(div final_div) at the last step, along half cosines or lines. It stays there
-/// after the last step.
+/// it, relative to the peak, without its cycle of the momentum. The factor rises from 1/div to 1
+/// during `warm_fraction` of the steps and falls to 1/(div final_div) at the last step, along half
+/// cosines or lines. It stays there after the last step.
 struct OneCycle {
   std::int64_t steps;
   double warm_fraction = 0.3;
   double div = 25;
   double final_div = 1e4;
   bool linear = false;
-  /// The momentum at the peak of the learning rate, and at the start and the end. Only
-  /// one_cycle_momentum() uses them.
-  double base_momentum = 0.85;
-  double max_momentum = 0.95;
 };
 /// Returns the schedule of these options; ValueError for options out of range.
 Schedule one_cycle(OneCycle options);
-/// Returns the schedule of the momentum (Adam's beta1): it is high where the learning rate is low.
-Schedule one_cycle_momentum(OneCycle options);
 
-/// Sets the learning rate of an optimizer, and its momentum, step by step.
+/// Sets the learning rate of an optimizer step by step.
 class Scheduler {
  public:
-  /// Sets the learning rate of step 0, and the momentum if `momentum` is given. An empty `rate` is
-  /// a factor of 1 in every step. The optimizer must outlive the scheduler.
-  Scheduler(Optimizer& optimizer, Schedule rate, Schedule momentum = {});
+  /// Sets the learning rate of step 0. An empty `rate` is a factor of 1 in every step. The
+  /// optimizer must outlive the scheduler.
+  Scheduler(Optimizer& optimizer, Schedule rate);
   /// Goes on to the next step. Call it after every step of the optimizer.
   void step() { set_position(position_ + 1); }
   /// The number of steps taken. A resumed run sets it. ValueError, and no change, for a negative
-  /// position or a rate or momentum that the optimizer refuses.
+  /// position or a rate that the optimizer refuses.
   std::int64_t position() const { return position_; }
   void set_position(std::int64_t position);
   /// A second factor on the learning rate of this step and all further steps, 1 at first:
@@ -93,7 +86,7 @@ class Scheduler {
 
   Optimizer& optimizer_;
   std::vector<double> base_rates_;
-  Schedule rate_, momentum_;
+  Schedule rate_;
   std::int64_t position_ = 0;
   double scale_ = 1;
 };

@@ -63,8 +63,7 @@ inline std::vector<double> train_captured(const StepCase& c, Device device,
   nn::convert_sync_batchnorm(net, group);
   distributed::DataParallel ddp(net.named_parameters(), net.named_buffers(), group);
   const auto optimizer = c.optimizer(net.parameters());
-  optim::Scheduler schedule(*optimizer, optim::one_cycle({.steps = captured_steps}),
-                            optim::one_cycle_momentum({.steps = captured_steps}));
+  optim::Scheduler schedule(*optimizer, optim::one_cycle({.steps = captured_steps}));
   // The scale is too large for some gradient at first, and again whenever it grows.
   optim::GradScaler scaler({.init_scale = 3e38, .growth_interval = 1});
 
@@ -92,6 +91,7 @@ inline std::vector<double> train_captured(const StepCase& c, Device device,
   for (int i = 0; i < captured_steps; ++i) {
     Generator random(static_cast<std::uint64_t>(100 * i + group.rank()));
     images.copy_(randn(images.shape(), {}, random).to(device));
+    optimizer->set_momentum(0.85 + 0.01 * i);
     if (i == graph_from) graph.emplace(device, step);
     graph ? graph->replay() : step();
     schedule.step();
