@@ -8,14 +8,23 @@
 namespace tutti::nn {
 namespace {
 
+// Checks the options, and gives those of the windows one number for each spatial dimension.
 template <class Options>
-const Options& checked(const char* name, const Options& o) {
+Options checked_options(const char* name, Options o, int spatial) {
   if (o.in <= 0 || o.out <= 0)
     fail<ValueError>("{}: expected the options in and out to be positive, got {} and {}", name,
                      o.in, o.out);
   if (o.groups <= 0 || o.in % o.groups != 0 || o.out % o.groups != 0)
     fail<ValueError>("{}: groups must divide in and out, got groups = {}, in = {}, out = {}", name,
                      o.groups, o.in, o.out);
+  const auto expand = [&](const char* option, Dims& values, std::int64_t minimum) {
+    values = expand_option(name, option, values, spatial, minimum);
+  };
+  expand("kernel", o.kernel, 1);
+  expand("stride", o.stride, 1);
+  expand("padding", o.padding, 0);
+  if constexpr (requires { o.output_padding; }) expand("output_padding", o.output_padding, 0);
+  expand("dilation", o.dilation, 1);
   return o;
 }
 
@@ -31,81 +40,63 @@ void expect_rank(const Layer& layer, const Tensor& input, const Tensor& weight, 
                      layer.error_name(), weight.rank(), in, tutti::to_string(input.shape()));
 }
 
-bool all_are(const Dims& dims, std::int64_t value) {
-  return dims == Dims::filled(dims.size(), value);
-}
-
-ConvOptions function_options(const char* name, const Conv::Options& o, int rank) {
-  return {.stride = expand_option(name, "stride", o.stride, rank, 1),
-          .padding = expand_option(name, "padding", o.padding, rank, 0),
-          .dilation = expand_option(name, "dilation", o.dilation, rank, 1),
-          .groups = o.groups};
-}
-
-ConvTransposeOptions function_options(const char* name, const ConvTranspose::Options& o, int rank) {
-  return {.stride = expand_option(name, "stride", o.stride, rank, 1),
-          .padding = expand_option(name, "padding", o.padding, rank, 0),
-          .output_padding = expand_option(name, "output_padding", o.output_padding, rank, 0),
-          .dilation = expand_option(name, "dilation", o.dilation, rank, 1),
-          .groups = o.groups};
-}
-
 // Returns ", stride=2", or nothing for the usual value.
 std::string described(const char* name, const Dims& values, std::int64_t usual) {
-  return all_are(values, usual) ? "" : fmt::format(", {}={}", name, to_short_string(values));
+  return values == Dims::filled(values.size(), usual)
+             ? ""
+             : fmt::format(", {}={}", name, to_short_string(values));
 }
 
-// `paddings` describes the options between stride and dilation.
-template <class Options, class FunctionOptions>
-std::string described(const Options& o, const Dims& kernel, const FunctionOptions& of,
-                      const std::string& paddings) {
+template <class Options>
+std::string described(const Options& o) {
+  std::string paddings = described("padding", o.padding, 0);
+  if constexpr (requires { o.output_padding; })
+    paddings += described("output_padding", o.output_padding, 0);
   return fmt::format(
-      "{}, {}, kernel={}{}{}{}{}{}", o.in, o.out, to_short_string(kernel),
-      described("stride", of.stride, 1), paddings, described("dilation", of.dilation, 1),
+      "{}, {}, kernel={}{}{}{}{}{}", o.in, o.out, to_short_string(o.kernel),
+      described("stride", o.stride, 1), paddings, described("dilation", o.dilation, 1),
       o.groups != 1 ? fmt::format(", groups={}", o.groups) : "", o.bias ? "" : ", bias=false");
 }
 
 }  // namespace
 
 Conv::Conv(int spatial, const char* name, const Options& options)
-    : options_(checked(name, options)),
-      kernel_(expand_option(name, "kernel", options.kernel, spatial, 1)),
-      conv_options_(function_options(name, options, spatial)),
-      weight(add_parameter("weight",
-                           empty(weight_shape(options.out, options.in / options.groups, kernel_)))),
-      bias(add_parameter("bias", options.bias ? empty({options.out}) : Tensor())) {
+    : options_(checked_options(name, options, spatial)),
+      weight(add_parameter("weight", empty(weight_shape(options_.out, options_.in / options_.groups,
+                                                        options_.kernel)))),
+      bias(add_parameter("bias", options_.bias ? empty({options_.out}) : Tensor())) {
   init::default_(weight, bias);
 }
 
 Tensor Conv::forward(const Tensor& input) {
   expect_rank(*this, input, weight, options_.in);
-  return convolution(input, weight, bias, conv_options_);
+  return convolution(input, weight, bias,
+                     {.stride = options_.stride,
+                      .padding = options_.padding,
+                      .dilation = options_.dilation,
+                      .groups = options_.groups});
 }
 
-std::string Conv::describe() const {
-  return described(options_, kernel_, conv_options_,
-                   described("padding", conv_options_.padding, 0));
-}
+std::string Conv::describe() const { return described(options_); }
 
 ConvTranspose::ConvTranspose(int spatial, const char* name, const Options& options)
-    : options_(checked(name, options)),
-      kernel_(expand_option(name, "kernel", options.kernel, spatial, 1)),
-      function_options_(function_options(name, options, spatial)),
-      weight(add_parameter("weight",
-                           empty(weight_shape(options.in, options.out / options.groups, kernel_)))),
-      bias(add_parameter("bias", options.bias ? empty({options.out}) : Tensor())) {
+    : options_(checked_options(name, options, spatial)),
+      weight(add_parameter("weight", empty(weight_shape(options_.in, options_.out / options_.groups,
+                                                        options_.kernel)))),
+      bias(add_parameter("bias", options_.bias ? empty({options_.out}) : Tensor())) {
   init::default_(weight, bias);
 }
 
 Tensor ConvTranspose::forward(const Tensor& input) {
   expect_rank(*this, input, weight, options_.in);
-  return conv_transpose(input, weight, bias, function_options_);
+  return conv_transpose(input, weight, bias,
+                        {.stride = options_.stride,
+                         .padding = options_.padding,
+                         .output_padding = options_.output_padding,
+                         .dilation = options_.dilation,
+                         .groups = options_.groups});
 }
 
-std::string ConvTranspose::describe() const {
-  return described(options_, kernel_, function_options_,
-                   described("padding", function_options_.padding, 0) +
-                       described("output_padding", function_options_.output_padding, 0));
-}
+std::string ConvTranspose::describe() const { return described(options_); }
 
 }  // namespace tutti::nn

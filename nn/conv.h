@@ -26,6 +26,8 @@ class Conv : public Layer {
 
   Tensor forward(const Tensor& input) override;
   std::string describe() const override;
+  /// Returns the options, of which kernel, stride, padding and dilation have one number for each
+  /// spatial dimension.
   const Options& options() const { return options_; }
 
  protected:
@@ -36,8 +38,6 @@ class Conv : public Layer {
 
  private:
   Options options_;
-  Dims kernel_;
-  ConvOptions conv_options_;
 
  public:
   /// The weight has shape (out, in / groups, kernel...).

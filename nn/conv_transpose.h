@@ -30,6 +30,7 @@ class ConvTranspose : public Layer {
 
   Tensor forward(const Tensor& input) override;
   std::string describe() const override;
+  /// Returns the options, as Conv::options() does.
   const Options& options() const { return options_; }
 
  protected:
@@ -40,8 +41,6 @@ class ConvTranspose : public Layer {
 
  private:
   Options options_;
-  Dims kernel_;
-  ConvTransposeOptions function_options_;
 
  public:
   /// The weight has shape (in, out / groups, kernel...).
