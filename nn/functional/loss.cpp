@@ -132,11 +132,8 @@ struct Counted {
 
   Counted(const Tensor& targets, std::int64_t ignore_index)
       : mask(ne(targets, static_cast<double>(ignore_index))) {}
-  // Returns the indices, 0 where they are ignored.
-  Tensor classes_of(const Tensor& targets) const {
-    return where(mask, targets, zeros({}, {int64, targets.device()}));
-  }
-  void set_weights(const Tensor& weight, const Tensor& classes) {
+  void set_weights(const Tensor& weight, const Tensor& targets) {
+    const Tensor classes = where(mask, targets, zeros({}, {int64, targets.device()}));
     const Tensor of_classes = index_select(weight, 0, classes.reshape({-1}));
     weights = where(mask, of_classes.reshape(classes.shape()),
                     zeros({}, {weight.dtype(), weight.device()}));
@@ -152,13 +149,14 @@ struct Counted {
 // Returns one loss for each class index, times the weights of the targets' classes. Label smoothing
 // weights the loss of every class by the weight of that class.
 Tensor weighted_losses(const Tensor& given, const Tensor& targets, const Tensor& weight,
-                       const Counted& counted, const CrossEntropyOptions& options) {
+                       Counted& counted, const CrossEntropyOptions& options) {
   const double smoothing = options.label_smoothing;
-  const kernels::CrossEntropyRule rule{.ignore_index = options.ignore_index};
-  if (smoothing == 0) return index_losses(given, targets, rule) * counted.weights;
-  // The logits get the sum of two gradients, which is rounded to 16 bits once.
-  const Tensor logits = given.to(weight.dtype()),
-               losses = index_losses(logits, targets, rule) * counted.weights * (1 - smoothing),
+  // With smoothing the logits get the sum of two gradients, which is rounded to 16 bits once.
+  const Tensor logits = smoothing == 0 ? given : given.to(weight.dtype());
+  const Tensor unweighted = index_losses(logits, targets, {.ignore_index = options.ignore_index});
+  counted.set_weights(weight, targets);  // which index_losses() has checked
+  if (smoothing == 0) return unweighted * counted.weights;
+  const Tensor losses = unweighted * counted.weights * (1 - smoothing),
                uniform = view_per_channel(
                    weight * (smoothing / static_cast<double>(logits.size(1))), logits.rank());
   // An ignored position has no loss and no gradient, even if its logits are NaN.
@@ -166,17 +164,6 @@ Tensor weighted_losses(const Tensor& given, const Tensor& targets, const Tensor&
                none = zeros({}, {logits.dtype(), logits.device()});
   return losses +
          losses_of_distribution(where(mask, logits, none), uniform * mask.to(weight.dtype()));
-}
-
-// Throws if a class index is out of range. A GPU is not asked: reading its answer would make the
-// host wait.
-void check_range(const Tensor& classes, std::int64_t count, std::int64_t ignore_index) {
-  if (!classes.device().is_cpu() || classes.numel() == 0) return;
-  const auto smallest = min(classes).item<std::int64_t>(),
-             largest = max(classes).item<std::int64_t>();
-  if (smallest < 0 || largest >= count)
-    fail<ValueError>("cross_entropy: expected targets from 0 to {} (or ignore_index {}), got {}",
-                     count - 1, ignore_index, smallest < 0 ? smallest : largest);
 }
 
 // ---- Losses of two tensors of one shape.
@@ -227,10 +214,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets,
         {.label_smoothing = options.label_smoothing, .ignore_index = options.ignore_index});
     return counted.reduce(losses, options.reduction);
   }
-  const Tensor classes = counted.classes_of(targets);
-  check_range(classes, logits.size(1), options.ignore_index);
   const Tensor weight = options.weight.detach().to(accumulate_dtype(logits.dtype()));
-  counted.set_weights(weight, classes);
   return counted.reduce(weighted_losses(logits, targets, weight, counted, options),
                         options.reduction);
 }
