@@ -11,8 +11,6 @@
 namespace tutti::nn {
 namespace {
 
-using Patterns = std::initializer_list<const char*>;
-
 [[noreturn]] void throw_no_match(const Module& module, const std::string& pattern) {
   std::string names;
   const StateDict parameters = module.named_parameters();
@@ -25,29 +23,19 @@ using Patterns = std::initializer_list<const char*>;
       names, pattern);
 }
 
-bool matches_any(const std::string& path, Patterns patterns) {
-  return std::ranges::any_of(patterns, [&](const char* each) { return matches(path, each); });
-}
-
 // Returns the BatchNorm layers whose own path or any of whose parameters matches.
-std::vector<BatchNorm*> layers_matching(Module& module, Patterns patterns) {
+std::vector<BatchNorm*> layers_matching(Module& module, const std::string& pattern) {
   std::vector<BatchNorm*> layers;
   for (const auto& [path, below] : module.named_modules()) {
     auto* layer = dynamic_cast<BatchNorm*>(below);
     if (!layer) continue;
     const StateDict own = layer->named_parameters();
-    if (matches_any(path, patterns) ||
-        std::ranges::any_of(own, [&, &path = path](const auto& each) {
-          return matches_any(join_path(path, each.first), patterns);
+    if (matches(path, pattern) || std::ranges::any_of(own, [&, &path = path](const auto& each) {
+          return matches(join_path(path, each.first), pattern);
         }))
       layers.push_back(layer);
   }
   return layers;
-}
-
-bool has_parameter_matching(const Module& module, const char* pattern) {
-  return std::ranges::any_of(module.named_parameters(),
-                             [&](const auto& each) { return matches(each.first, pattern); });
 }
 
 }  // namespace
@@ -57,23 +45,17 @@ bool matches(const std::string& path, const std::string& pattern) {
 }
 
 std::vector<std::string> freeze(Module& module, const std::string& pattern, bool on) {
-  return freeze(module, {pattern.c_str()}, on);
-}
-
-std::vector<std::string> freeze(Module& module, Patterns patterns, bool on) {
-  for (const char* each : patterns)
-    if (!has_parameter_matching(module, each) && layers_matching(module, {each}).empty())
-      throw_no_match(module, each);
-  const std::vector<BatchNorm*> layers = layers_matching(module, patterns);
+  const std::vector<BatchNorm*> layers = layers_matching(module, pattern);
   std::set<const void*> of_layers;  // the identities of the parameters of these layers
   for (const BatchNorm* layer : layers)
     for (const Tensor& own : layer->parameters()) of_layers.insert(own.id());
   std::vector<std::string> paths;
   for (const auto& [path, parameter] : module.named_parameters()) {
-    if (!matches_any(path, patterns) && !of_layers.contains(parameter.id())) continue;
+    if (!matches(path, pattern) && !of_layers.contains(parameter.id())) continue;
     parameter.requires_grad_(!on);
     paths.push_back(path);
   }
+  if (paths.empty() && layers.empty()) throw_no_match(module, pattern);
   for (BatchNorm* layer : layers) layer->freeze(on);
   return paths;
 }

@@ -4,8 +4,6 @@
 
 #include "module.h"
 
-#include <initializer_list>
-
 namespace tutti::nn {
 
 /// Returns whether `path` matches `pattern`, in which '*' stands for any characters, '?' for one,
@@ -18,9 +16,5 @@ bool matches(const std::string& path, const std::string& pattern);
 /// Returns the paths of the parameters. Call it before the optimizer and DataParallel are made.
 /// ValueError if nothing matches.
 std::vector<std::string> freeze(Module& module, const std::string& pattern = "*", bool on = true);
-/// Freezes what matches any of `patterns`, as in freeze(net, {"bn1.*", "layer1.*"}). ValueError if
-/// one of them matches nothing; then nothing has changed.
-std::vector<std::string> freeze(Module& module, std::initializer_list<const char*> patterns,
-                                bool on = true);
 
 }  // namespace tutti::nn

@@ -80,22 +80,6 @@ TEST(Freeze, AFrozenPartStaysWhileTheRestTrains) {
     EXPECT_EQ(to_vector(tensor) == before[i++], !name.starts_with("fc.")) << name;
 }
 
-TEST(Freeze, TakesAListOfPatterns) {
-  nn::ResNet net({.depth = 20});
-  const Paths both = nn::freeze(net, {"bn1.*", "layer1.*"});
-  EXPECT_EQ(both.front(), "bn1.weight");
-  for (const auto& [path, parameter] : net.named_parameters())
-    EXPECT_EQ(!parameter.requires_grad(),
-              nn::matches(path, "bn1.*") || nn::matches(path, "layer1.*"))
-        << path;
-}
-
-TEST(Freeze, AListWithAPatternThatMatchesNothingChangesNothing) {
-  nn::ResNet net({.depth = 20});
-  expect_error<ValueError>([&] { nn::freeze(net, {"fc.*", "head.*"}); }, {"'head.*' matches none"});
-  for (const Tensor& parameter : net.parameters()) EXPECT_TRUE(parameter.requires_grad());
-}
-
 TEST(Freeze, APatternThatMatchesNothingNamesWhatThereIs) {
   nn::ResNet net({.depth = 20});
   expect_error<ValueError>([&] { nn::freeze(net, "layer9.*"); },
