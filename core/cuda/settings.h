@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 
 namespace tutti::cuda {
 
@@ -18,9 +17,6 @@ struct Settings {
   /// device, and keeps the fastest. Without this switch, and for a shape that first comes up while
   /// a graph is captured, cuDNN's heuristics choose.
   std::atomic<bool> autotune = false;
-  /// Algorithms of convolutions that need more bytes of workspace than this are tried only after
-  /// all others. It counts for the shapes that come up after it was set.
-  std::atomic<std::int64_t> convolution_workspace_limit = std::int64_t{2} << 30;
 };
 
 /// Returns the settings of the process: cuda::settings().allow_tf32 = true;

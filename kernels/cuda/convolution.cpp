@@ -86,8 +86,7 @@ Cudnn::Plans& plans_for(Cudnn& cudnn_state, const ConvolutionProblem& problem, c
   // Timing waits for the device, which is forbidden while a graph is captured.
   const bool time_now = tune && !stream.is_capturing();
   if (!time_now && known.guessed) return *known.guessed;
-  Cudnn::Plans plans(cudnn::PlanSearch(problem, {.handle = cudnn_state.handle}),
-                     settings().convolution_workspace_limit);
+  Cudnn::Plans plans(cudnn::PlanSearch(problem, {.handle = cudnn_state.handle}));
   if (!time_now) return known.guessed.emplace(std::move(plans));
   plans.sort_by_time(8, [&](const ExecutionPlan& plan) {
     return measure(cudnn_state.handle, plan, at, device, stream);

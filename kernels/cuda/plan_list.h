@@ -5,28 +5,23 @@
 #include "../../core/error.h"
 
 #include <algorithm>
-#include <cstdint>
+#include <cstddef>
 #include <exception>
-#include <iterator>
 #include <limits>
 #include <utility>
 #include <vector>
 
 namespace tutti::kernels::cuda {
 
-/// The plans for one problem, in the order in which they are tried. `Search` has a type Plan with a
-/// number of bytes `workspace`, and a function next() that returns the next best plan or none.
-/// Plans are searched for when they are needed, and kept: kernels of one may still be running when
-/// another is chosen.
+/// The plans for one problem, in the order in which they are tried. `Search` has a type Plan, and a
+/// function next() that returns the next best plan or none. Plans are searched for when they are
+/// needed, and kept: kernels of one may still be running when another is chosen.
 template <class Search>
 class PlanList {
  public:
   using Plan = typename Search::Plan;
 
-  /// Plans that need more than `workspace_limit` bytes are tried after all others, those with the
-  /// smallest workspace first.
-  PlanList(Search search, std::int64_t workspace_limit)
-      : search_(std::move(search)), limit_(workspace_limit) {}
+  explicit PlanList(Search search) : search_(std::move(search)) {}
 
   /// Calls `execute` with the plan that worked last, or with the first one. While it throws a
   /// DeviceError, the other plans follow; the one that works is remembered. Throws the first error
@@ -61,17 +56,15 @@ class PlanList {
     return false;
   }
 
-  /// Sorts the first `count` plans within the limit by `time(plan)`. If no plan is within the
-  /// limit, it takes the others. A plan for which `time` throws a DeviceError comes after them.
-  /// Throws the DeviceError of a search that has found no plan.
+  /// Sorts the first `count` plans by `time(plan)`. A plan for which `time` throws a DeviceError
+  /// comes after them. Throws the DeviceError of a search that has found no plan.
   template <class Time>
   void sort_by_time(std::size_t count, const Time& time) {
     try {
       while (plans_.size() < count && find_next()) {}
     } catch (const DeviceError&) {
-      if (plans_.empty() && large_.empty()) throw;
+      if (plans_.empty()) throw;
     }
-    if (plans_.empty()) append_large();
     const auto timed = std::min(count, plans_.size());
     std::vector<std::pair<double, std::size_t>> order;
     for (std::size_t i = 0; i < timed; ++i) try {
@@ -91,29 +84,18 @@ class PlanList {
   bool find_next() {
     auto plan = search_.next();
     if (!plan) return false;
-    auto& list = plan->workspace > limit_ ? large_ : plans_;
-    list.push_back(std::move(*plan));
+    plans_.push_back(std::move(*plan));
     return true;
-  }
-
-  void append_large() {
-    std::stable_sort(large_.begin(), large_.end(),
-                     [](const Plan& a, const Plan& b) { return a.workspace < b.workspace; });
-    std::move(large_.begin(), large_.end(), std::back_inserter(plans_));
-    large_.clear();
   }
 
   // Returns whether there is a plan of this index, and finds it first where necessary.
   bool has(std::size_t index) {
     while (plans_.size() <= index && find_next()) {}
-    if (plans_.size() <= index) append_large();
     return index < plans_.size();
   }
 
   Search search_;
-  std::int64_t limit_;
   std::vector<Plan> plans_;
-  std::vector<Plan> large_;  // Plans above the limit, until all others were found.
   std::size_t chosen_ = 0;
 };
 
