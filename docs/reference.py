@@ -117,7 +117,6 @@ multi_step: lr_scheduler.MultiStepLR
 normalize: functional.normalize
 offset: storage_offset
 one_cycle: lr_scheduler.OneCycleLR
-one_cycle_momentum: lr_scheduler.OneCycleLR
 one_hot: F.one_hot
 pack_weights: -
 pad: F.pad
