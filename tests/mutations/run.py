@@ -9,7 +9,7 @@
 A line of mutations.txt is `FILE :: OLD => NEW`; blanks stand for any white space, and OLD occurs
 once in the file. A program with all of them behaves as if there were none, unless the variable
 TUTTI_MUTATION has the number of one:
-    an OLD that ends with `;` becomes      if (mutated(n)) { NEW } else { OLD }
+    an OLD that ends with `;` becomes      { if (mutated(n)) { NEW } else { OLD } }
     where NEW has an @, it becomes         NEW, with mutated(n) for the @
     any other OLD is an expression:        (mutated(n) ? (NEW) : (OLD))
 `[SUITE FILTER]` names the tests of the lines below it.
@@ -64,7 +64,7 @@ def apply(suites):
         if "@" in new:
             text = new.replace("@", active)
         elif old.endswith(";"):
-            text = f"if ({active}) {{ {new} }} else {{ {before} }}"
+            text = f"{{ if ({active}) {{ {new} }} else {{ {before} }} }}"
         else:
             text = f"({active} ? ({new}) : ({before}))"
         texts[file] = texts[file][: places[0].start()] + text + texts[file][places[0].end() :]
