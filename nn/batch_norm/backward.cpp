@@ -13,12 +13,12 @@ namespace {
 struct BackwardContext {
   autograd::Saved x, weight, bias, position_weights;
   // The output, from which the backward reads where the ReLU after a residual passed values. Empty
-  // if `mask` is defined or there is no such ReLU.
+  // on devices that store that as a mask, or if there is no such ReLU.
   autograd::Saved y;
-  Tensor mask;  // one bit per element with the same information, on devices that store it
-  Statistics statistics;
+  kernels::Normalization normalization;  // but weight, bias and residual
+  Tensor moments;                        // as in Output
   kernels::Epsilon eps;
-  bool relu = false, has_residual = false;
+  bool has_residual = false;
   NeededGradients needed;
   CallId id;                 // the call that computed the statistics
   bool all_reduces = false;  // whether the backward adds its sums over the ranks of id.group
@@ -58,16 +58,14 @@ const kernels::BatchNorm& kernels_of(const BackwardContext& context) {
 }
 
 kernels::SavedForward saved_forward(const BackwardContext& context) {
-  return {.normalization = {.mean = context.statistics.mean,
-                            .rstd = context.statistics.rstd,
-                            .weight = context.weight,
-                            .bias = context.bias,
-                            .residual = context.has_residual ? context.x.get() : Tensor(),
-                            .relu = context.relu,
-                            .mask = context.mask},
-          .x = context.x,
-          .output = context.y,
-          .weighted = bool(context.position_weights)};
+  kernels::SavedForward saved{.normalization = context.normalization,
+                              .x = context.x,
+                              .output = context.y,
+                              .weighted = bool(context.position_weights)};
+  saved.normalization.weight = context.weight;
+  saved.normalization.bias = context.bias;
+  if (context.has_residual) saved.normalization.residual = saved.x;
+  return saved;
 }
 
 // Returns dy in the memory format of x, and allocates the outputs of the kernels. If nothing else
@@ -81,13 +79,13 @@ LocalGradients allocate(const BackwardContext& context, const Tensor& gradient) 
   const bool is_exclusive = (copy.defined() ? copy : gradient).is_exclusive();
   local.dy = copy.defined() ? std::move(copy) : gradient;
 
-  local.is_masked = needed.residual && context.relu;
+  local.is_masked = needed.residual && context.normalization.relu;
   local.can_overwrite_dy = is_exclusive && !needed.residual;
   if (needed.residual) local.residual = local.is_masked && !is_exclusive ? empty_like(x) : local.dy;
   if (needed.weight) local.weight = empty_like(context.weight.get());
   if (needed.bias) local.bias = empty_like(context.bias.get());
   if (needed.weight || needed.bias || context.all_reduces || local.is_masked ||
-      (needed.input && context.statistics.moments.defined()))
+      (needed.input && context.moments.defined()))
     local.sums = empty({kernels::packet_size(x.size(1))}, {float64, x.device()});
   return local;
 }
@@ -123,18 +121,17 @@ BackwardContext::BackwardContext(const Call& call, const Output& output)
       weight(output.normalization.weight),
       bias(output.normalization.bias),
       position_weights(call.position_weights),
-      mask(output.normalization.mask),
-      statistics(output.statistics),
+      normalization(output.normalization),
+      moments(output.moments),
       eps(call.args.eps),
-      relu(call.args.relu),
       has_residual(call.args.residual.defined()),
       needed(call.needed),
       id(call.id),
-      all_reduces(call.is_synchronized && output.statistics.input_gradient_needed),
+      all_reduces(call.is_synchronized && output.input_gradient_needed),
       history(call.history),
       recipe(output_recipe(call, output)) {
-  if (relu && has_residual && !mask.defined()) y = output.y;
-  id.number = statistics.call_number;
+  normalization.weight = normalization.bias = normalization.residual = {};
+  if (normalization.relu && has_residual && !normalization.mask.defined()) y = output.y;
 }
 
 // Computes this rank's sums and the gradients that need no other rank.
@@ -144,8 +141,9 @@ LocalGradients local_gradients(const BackwardContext& context, const Tensor& dy)
   kernels_of(context).gradient_sums(
       {.dy = local.dy,
        .saved = saved_forward(context),
-       .header = context.all_reduces ? make_header(context.id, Phase::backward, local.sums.numel())
-                                     : kernels::PacketHeader(),
+       .header = context.all_reduces && !local.dy.device().is_cpu()
+                     ? make_header(context.id, Phase::backward, local.sums.numel())
+                     : kernels::PacketHeader(),
        .sums = local.sums,
        .masked_dy = local.is_masked ? local.residual : Tensor(),
        .weight_grad = local.weight,
@@ -156,7 +154,7 @@ LocalGradients local_gradients(const BackwardContext& context, const Tensor& dy)
 
 // Computes the gradient of x from the sums over all ranks; undefined if it is not needed.
 Tensor input_gradient(const BackwardContext& context, const LocalGradients& local) {
-  const Tensor &x = context.x, &moments = context.statistics.moments;
+  const Tensor &x = context.x, &moments = context.moments;
   if (!context.needed.input && !context.all_reduces) return {};
   Tensor dx;
   if (context.needed.input) dx = local.can_overwrite_dy ? local.dy : empty_like(x);
@@ -178,7 +176,7 @@ Tensor input_gradient(const BackwardContext& context, const LocalGradients& loca
   const auto packet_call = [&] {
     return PacketCall{.id = context.id, .phase = Phase::backward, .input = x.shape()};
   };
-  if (!context.all_reduces) launch(nullptr);
+  if (!context.all_reduces || x.device().is_cpu()) launch(nullptr);
   else context.history->deferred_errors.report(x.device(), packet_call, launch);
   return dx;
 }

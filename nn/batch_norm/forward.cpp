@@ -7,10 +7,9 @@
 namespace tutti::nn {
 namespace {
 
-Statistics running_statistics(const Call& call);
 Tensor local_sums(const Call& call);
 kernels::PacketHeader all_reduce(const Call& call, const Tensor& packet);
-Output apply(const Call& call, const Statistics& statistics);
+Output normalize_by_running_statistics(const Call& call);
 Output finalize_and_apply(const Call& call, const Tensor& packet,
                           const kernels::PacketHeader& header);
 
@@ -26,7 +25,7 @@ Tensor batch_norm(const Tensor& x, const BatchNormArgs& args,
   if (history->observe) history->observe(call.x, call.position_weights);
   if (!args.use_batch_statistics) {
     const bool is_identity = args.is_folded && !args.relu && !args.residual.defined();
-    return is_identity ? x : record_backward(call, apply(call, running_statistics(call)));
+    return is_identity ? x : record_backward(call, normalize_by_running_statistics(call));
   }
 
   // One collective adds up the sums of every channel over all ranks. A rank alone computes its own
@@ -44,17 +43,12 @@ Tensor batch_norm(const Tensor& x, const BatchNormArgs& args,
 
 namespace {
 
-Statistics new_statistics(const Call& call) {
-  const auto per_channel = [&] { return empty({call.channels()}, {float64, call.x.device()}); };
-  return {.mean = per_channel(), .rstd = per_channel(), .call_number = call.id.number};
-}
-
 // Returns how the kernels update the running statistics. Marks these as changed in place, because
 // autograd would not notice a kernel's writes.
 kernels::StatisticsUpdate statistics_update(const Call& call) {
   const BatchNormArgs& args = call.args;
   kernels::StatisticsUpdate update{.eps = args.eps};
-  if (call.is_synchronized) update.ranks = args.group->size();
+  if (call.is_synchronized && !call.x.device().is_cpu()) update.ranks = args.group->size();
   if (!args.update_running || !args.running.mean.defined()) return update;
   update.tracking = args.tracking;
   update.momentum = args.momentum;
@@ -65,18 +59,19 @@ kernels::StatisticsUpdate statistics_update(const Call& call) {
   return update;
 }
 
-// Returns the arguments of the kernels that compute the output. After a residual, the backward
-// reads from a mask where the ReLU passed values; on a device whose mask_size() is 0 it reads y
-// instead.
-kernels::Normalization normalization_of(const Call& call, const Statistics& statistics) {
+// Returns the arguments of the kernels that compute the output, with new tensors for mean and rstd.
+// After a residual, the backward reads from a mask where the ReLU passed values; on a device whose
+// mask_size() is 0 it reads y instead.
+kernels::Normalization new_normalization(const Call& call) {
+  const auto per_channel = [&] { return empty({call.channels()}, {float64, call.x.device()}); };
   const auto dense_or_undefined = [](const Tensor& t, MemoryFormat format) {
     return t.defined() ? dense(t, format) : Tensor();
   };
   const BatchNormArgs& args = call.args;
   const bool is_masked = call.needed.any() && args.relu && args.residual.defined();
   const std::int64_t mask_bytes = is_masked ? call.kernels().mask_size(call.x) : 0;
-  return {.mean = statistics.mean,
-          .rstd = statistics.rstd,
+  return {.mean = per_channel(),
+          .rstd = per_channel(),
           .weight = dense_or_undefined(args.weight, MemoryFormat::contiguous),
           .bias = dense_or_undefined(args.bias, MemoryFormat::contiguous),
           .residual = dense_or_undefined(args.residual, format_of(call.x)),
@@ -97,7 +92,8 @@ Tensor local_sums(const Call& call) {
     call.kernels().moments(call.x, call.position_weights, packet);
     return packet;
   }
-  kernels::PacketHeader header = make_header(call.id, Phase::forward, size);
+  kernels::PacketHeader header;  // On the CPU the group compares the calls of the ranks.
+  if (!call.x.device().is_cpu()) header = make_header(call.id, Phase::forward, size);
   header.input_grad = call.needed.input;
   header.backward = call.needed.any();
   call.kernels().moment_sums(call.x, call.position_weights, header, packet);
@@ -119,17 +115,16 @@ kernels::PacketHeader all_reduce(const Call& call, const Tensor& packet) {
 // normalises x.
 Output finalize_and_apply(const Call& call, const Tensor& packet,
                           const kernels::PacketHeader& header) {
-  Output output{.y = empty_like(call.x), .statistics = new_statistics(call)};
-  Statistics& statistics = output.statistics;
-  statistics.input_gradient_needed = header.input_grad > 0;
-  statistics.moments = call.is_synchronized ? empty({kernels::packet_size(call.channels())},
-                                                    {float64, call.x.device()})
-                                            : packet;
-  output.normalization = normalization_of(call, statistics);
+  const std::int64_t size = kernels::packet_size(call.channels());
+  const Output output{
+      .y = empty_like(call.x),
+      .normalization = new_normalization(call),
+      .moments = call.is_synchronized ? empty({size}, {float64, call.x.device()}) : packet,
+      .input_gradient_needed = header.input_grad > 0};
   const auto launch = [&](kernels::HeaderReport* report) {
     call.kernels().finalize_and_apply({.x = call.x,
                                        .sums = call.is_synchronized ? packet : Tensor(),
-                                       .moments = statistics.moments,
+                                       .moments = output.moments,
                                        .update = statistics_update(call),
                                        .normalization = output.normalization,
                                        .y = output.y,
@@ -142,30 +137,24 @@ Output finalize_and_apply(const Call& call, const Tensor& packet,
                       .input = call.x.shape()};
   };
   // The host knows the header of any other call.
-  if (call.is_synchronized || call.position_weights.defined())
+  if (!call.x.device().is_cpu() && (call.is_synchronized || call.position_weights.defined()))
     call.history->deferred_errors.report(call.x.device(), packet_call, launch);
   else launch(nullptr);
   return output;
 }
 
-// Normalises x; adds the residual and applies the ReLU where the call has them.
-Output apply(const Call& call, const Statistics& statistics) {
-  const Output output{empty_like(call.x), statistics, normalization_of(call, statistics)};
+// Computes mean and rstd from the running statistics, and normalises x (evaluation).
+Output normalize_by_running_statistics(const Call& call) {
+  const Output output{.y = empty_like(call.x), .normalization = new_normalization(call)};
+  const Tensor &mean = output.normalization.mean, &rstd = output.normalization.rstd;
+  if (call.args.is_folded) {
+    mean.fill_(0);
+    rstd.fill_(1);
+  } else {
+    call.kernels().running_statistics(call.args.running, call.args.eps, mean, rstd);
+  }
   call.kernels().apply(call.x, output.normalization, output.y);
   return output;
-}
-
-// Computes mean and rstd from the running statistics (evaluation).
-Statistics running_statistics(const Call& call) {
-  const Statistics statistics = new_statistics(call);
-  if (call.args.is_folded) {
-    statistics.mean.fill_(0);
-    statistics.rstd.fill_(1);
-    return statistics;
-  }
-  call.kernels().running_statistics(call.args.running, call.args.eps, statistics.mean,
-                                    statistics.rstd);
-  return statistics;
 }
 
 }  // namespace

@@ -139,8 +139,7 @@ void announce_refusal(const CallId& id, const std::string& why) {
 
 void DeferredErrors::report(Device device, const std::function<PacketCall()>& call,
                             const std::function<void(HeaderReport*)>& launch) {
-  if (device.is_cpu() || cuda::current_stream(device.index()).is_capturing())
-    return launch(nullptr);
+  if (cuda::current_stream(device.index()).is_capturing()) return launch(nullptr);
   Report report{cuda::Readback(device.index(), sizeof(PacketHeader)), device.index(), call()};
   launch(static_cast<HeaderReport*>(report.header.device_data()));
   reports_.push_back(std::move(report));

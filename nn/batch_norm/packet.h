@@ -84,9 +84,9 @@ void announce_refusal(const CallId& id, const std::string& why);
 /// report has arrived.
 class DeferredErrors {
  public:
-  /// Calls launch(report), which launches a kernel on `device` that writes the header of a packet
-  /// to `report`, and keeps the report with what `call` returns. On the CPU and while a CUDA graph
-  /// is captured nothing is reported, and `report` is null.
+  /// Calls launch(report), which launches a kernel on `device` (CUDA) that writes the header of a
+  /// packet to `report`, and keeps the report with what `call` returns. While a CUDA graph is
+  /// captured nothing is reported, and `report` is null.
   void report(Device device, const std::function<PacketCall()>& call,
               const std::function<void(kernels::HeaderReport*)>& launch);
   /// Checks the headers that have arrived and throws the error of the oldest one that fails. It

@@ -29,7 +29,10 @@ Tensor linear(const Tensor& given, const Tensor& weight, const Tensor& bias) {
   const Tensor cast = autocast("linear", given);
   check(cast, weight, bias);
   const std::int64_t outs = weight.shape()[0], ins = weight.shape()[1];
-  const Tensor x = cast.reshape({product(cast.shape(), 0, cast.rank() - 1), ins}).contiguous();
+  const bool is_matrix = cast.rank() == 2;
+  const Tensor x =
+      (is_matrix ? cast : cast.reshape({product(cast.shape(), 0, cast.rank() - 1), ins}))
+          .contiguous();
   const Tensor w = weight.contiguous(), b = bias.defined() ? bias.contiguous() : bias;
 
   const auto& kernels = kernels::on(x.device());
@@ -59,6 +62,7 @@ Tensor linear(const Tensor& given, const Tensor& weight, const Tensor& bias) {
         }
         return result;
       });
+  if (is_matrix) return out;
   Shape shape = given.shape();
   shape[shape.size() - 1] = outs;
   return out.reshape(shape);
