@@ -4,6 +4,7 @@
 
 namespace tutti::distributed {
 
+// Sets outputs[j][i] = op over r of inputs[r][i] for i < count. An output may be one of the inputs.
 using ReductionLoops = void(const RankReduction&, std::span<const void* const>,
                             std::span<void* const>, std::int64_t);
 TUTTI_CPU_LEVEL_FUNCTION(ReductionLoops, reduce_over_ranks)
@@ -26,28 +27,24 @@ void check_reducible(DType dtype, ReduceOp op, const char* operation) {
         operation);
 }
 
-void reduce_over_ranks(const RankReduction& how, std::span<const void* const> inputs,
-                       std::span<void* const> outputs, std::int64_t count) {
-  reduce_over_ranks_of_level()(how, inputs, outputs, count);
-}
-
 void reduce_in_rank_order(DType dtype, ReduceOp op, std::span<const void* const> inputs,
                           std::span<void* const> outputs, std::int64_t count) {
-  reduce_over_ranks({dtype, dtype, op, static_cast<int>(inputs.size())}, inputs, outputs, count);
+  reduce_over_ranks_of_level()({dtype, dtype, op, static_cast<int>(inputs.size())}, inputs, outputs,
+                               count);
 }
 
 void reduce_partially(DType dtype, ReduceOp op, std::span<const void* const> inputs, void* partial,
                       std::int64_t count) {
-  reduce_over_ranks({dtype, accumulate_dtype(dtype), without_division(op)}, inputs, {&partial, 1},
-                    count);
+  reduce_over_ranks_of_level()({dtype, accumulate_dtype(dtype), without_division(op)}, inputs,
+                               {&partial, 1}, count);
 }
 
 void finish_reduction(DType dtype, ReduceOp op, int ranks, const void* partial, void* output,
                       std::int64_t count) {
   const bool changes = op == ReduceOp::mean || dtype != accumulate_dtype(dtype);
   if (!changes && partial == output) return;
-  reduce_over_ranks({accumulate_dtype(dtype), dtype, op, ranks}, {&partial, 1}, {&output, 1},
-                    count);
+  reduce_over_ranks_of_level()({accumulate_dtype(dtype), dtype, op, ranks}, {&partial, 1},
+                               {&output, 1}, count);
 }
 
 void reduce_host_by_host(DType dtype, ReduceOp op, const std::vector<std::vector<int>>& hosts,

@@ -28,12 +28,8 @@ struct RankReduction {
   int divisor = 1;  ///< A mean is the sum divided by this number.
 };
 
-/// Sets outputs[j][i] = op over r of inputs[r][i] for i < count. An output may be one of the
-/// inputs.
-void reduce_over_ranks(const RankReduction& how, std::span<const void* const> inputs,
-                       std::span<void* const> outputs, std::int64_t count);
-
-/// Does the same with all of the ranks' inputs, in one dtype.
+/// Sets outputs[j][i] = op over r of inputs[r][i] for i < count, where there is one of the inputs
+/// for each rank. An output may be one of the inputs.
 void reduce_in_rank_order(DType dtype, ReduceOp op, std::span<const void* const> inputs,
                           std::span<void* const> outputs, std::int64_t count);
 

@@ -157,19 +157,15 @@ Tensor without_gaps(const Tensor& tensor, Device device, bool with_values) {
   return tensor.to(device).contiguous();
 }
 
-void check_caller(const Backend& backend, Operation operation) {
-  if (backend.belongs_to_parent())
+// Starts a checked call on the data path of its tensor, whatever strides and device that has.
+Work submit(const std::shared_ptr<Backend>& backend, Collective call, CallOptions options) {
+  const GroupInfo& info = backend->info();
+  if (backend->belongs_to_parent())
     fail<DistributedError>(
         "{}: group '{}' belongs to the process that this one was forked from; make groups after a "
         "fork, or start the child with exec",
-        to_string(operation), backend.info().group);
-  backend.check_thread(to_string(operation));
-}
-
-// Starts a checked call on the data path of its tensor, whatever strides and device that has.
-Work submit(const std::shared_ptr<Backend>& backend, Collective call, CallOptions options) {
-  check_caller(*backend, call.operation);
-  const GroupInfo& info = backend->info();
+        to_string(call.operation), info.group);
+  backend->check_thread(to_string(call.operation));
   const bool on_lane = backend->takes_lane(call.operation, call.output);
   const Tensor target = call.output.defined() ? call.output.detach() : Tensor();
   if (target.defined()) {

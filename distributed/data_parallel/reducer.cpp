@@ -264,6 +264,8 @@ void Reducer::synchronize() {
     fail<Error>("synchronize_gradients: called inside of a backward; call it after backward()");
   reset();
   begin_averaging();
+  fill_missing_gradients();
+  start_full_buckets();
   average_gradients(true);
   compare_replicas_once();
 }
@@ -330,21 +332,24 @@ void Reducer::fill_missing_gradients(const std::set<const void*>& except) {
   }
 }
 
-// Waits for the buckets and gives every parameter its average. Where the ranks may have used
-// different parameters, a parameter that no rank has used keeps its gradient undefined.
+// Waits for the buckets, which have all started, and gives every parameter its average. Where the
+// ranks may have used different parameters, one that no rank has used keeps its gradient undefined.
 void Reducer::average_gradients(bool ranks_may_differ) {
-  fill_missing_gradients();
-  start_full_buckets();
-  const Tensor flags = empty({static_cast<std::int64_t>(parameters_.size())}, {.dtype = uint8});
-  auto* used = flags.data<std::uint8_t>();
-  for (std::size_t p = 0; p < parameters_.size(); ++p) used[p] = !states_[p].unused;
-  if (ranks_may_differ)
-    group_.all_reduce(flags, ReduceOp::max, call("which parameters have gradients")).wait();
+  if (ranks_may_differ) share_used_parameters();
   for (std::size_t b = 0; b < works_.size(); ++b)
     abort_on_error(group_, buckets_[b], [&] { works_[b].wait(); });
   for (std::size_t p = 0; p < parameters_.size(); ++p)
-    if (used[p]) parameters_[p].second.set_grad(view(p).detach());
+    if (!states_[p].unused) parameters_[p].second.set_grad(view(p).detach());
   reset();
+}
+
+// Lets those parameters alone be unused that no rank has used.
+void Reducer::share_used_parameters() {
+  const Tensor flags = empty({static_cast<std::int64_t>(parameters_.size())}, {.dtype = uint8});
+  auto* used = flags.data<std::uint8_t>();
+  for (std::size_t p = 0; p < parameters_.size(); ++p) used[p] = !states_[p].unused;
+  group_.all_reduce(flags, ReduceOp::max, call("which parameters have gradients")).wait();
+  for (std::size_t p = 0; p < parameters_.size(); ++p) states_[p].unused = !used[p];
 }
 
 void Reducer::follow_order_of_rank_0(std::vector<std::size_t> arrivals) {

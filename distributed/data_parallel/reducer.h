@@ -63,6 +63,7 @@ class Reducer {
   [[noreturn]] void fail_for_missing_gradients() const;
   void fill_missing_gradients(const std::set<const void*>& except = {});
   void average_gradients(bool ranks_may_differ);
+  void share_used_parameters();
   void follow_order_of_rank_0(std::vector<std::size_t> arrivals);
   void compare_replicas_once();
   void reset();

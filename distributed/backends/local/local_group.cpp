@@ -103,20 +103,18 @@ void compute_results(const std::vector<std::optional<Collective>>& calls,
   const auto ranks = static_cast<int>(calls.size());
   const DataFlow flow(first, ranks);
   if (flow.count() == 0) return;
-  std::vector<char*> inputs, outputs;
+  std::vector<const void*> inputs;
+  std::vector<void*> outputs;
   for (const auto& call : calls) {
-    inputs.push_back(static_cast<char*>(call->input.raw()));
-    outputs.push_back(static_cast<char*>(call->output.raw()));
+    inputs.push_back(call->input.raw());
+    outputs.push_back(call->output.raw());
   }
-  if (first.operation == Operation::all_reduce) {  // all ranks take the same, in place
-    const std::vector<const void*> from(inputs.begin(), inputs.end());
-    const std::vector<void*> to(outputs.begin(), outputs.end());
-    return reduce_host_by_host(flow.dtype(), first.op, layout.hosts, from, to, flow.count());
-  }
+  if (first.operation == Operation::all_reduce)  // all ranks take the same, in place
+    return reduce_host_by_host(flow.dtype(), first.op, layout.hosts, inputs, outputs, flow.count());
   for (int to = 0; to < ranks; ++to)
     flow.compute(layout.hosts, to, outputs[static_cast<std::size_t>(to)],
                  [&](int from, std::size_t offset) {
-                   return inputs[static_cast<std::size_t>(from)] + offset;
+                   return static_cast<const char*>(inputs[static_cast<std::size_t>(from)]) + offset;
                  });
 }
 
@@ -161,10 +159,11 @@ std::shared_ptr<Round> LocalGroup::arrive(const Collective& call, const GroupInf
   if (!round->is_complete()) return round;
 
   rounds_.erase(call.sequence);
-  std::vector<Fingerprint> fingerprints;
-  for (const auto& each : round->calls) fingerprints.push_back(each->fingerprint);
-  if (std::string why = disagreement(fingerprints); !why.empty()) {
-    world_->fail({.at = describe(call, caller), .what = std::move(why)}, lock);
+  const auto agrees = [&](const auto& each) { return each->fingerprint == call.fingerprint; };
+  if (!std::ranges::all_of(round->calls, agrees)) {
+    std::vector<Fingerprint> all;
+    for (const auto& each : round->calls) all.push_back(each->fingerprint);
+    world_->fail({.at = describe(call, caller), .what = disagreement(all)}, lock);
     world_->throw_if_failed(call, caller, lock);
   }
   compute(*round, call, caller, lock);

@@ -103,7 +103,7 @@ void HostCollective::lead() {
   Piece whole = allocate(0, flow_.count(), false);
   whole.elements = {0, flow_.count()};
   if (flow_.count() > 0) {
-    std::vector<const char*> inputs;
+    std::vector<const void*> inputs;
     for (std::size_t i = 0; i < layout_.own_host().size(); ++i)
       inputs.push_back(exchange_.data_of(static_cast<int>(i)));
     combine(whole, inputs);
@@ -173,13 +173,13 @@ void HostCollective::name_disagreement() {
 
 // Reduces what the ranks of this host give of a piece, or puts it together. `inputs` has, for each
 // of them, its elements of the piece.
-void HostCollective::combine(const Piece& piece, const std::vector<const char*>& inputs) {
-  const std::vector<const void*> all(inputs.begin(), inputs.end());
+void HostCollective::combine(const Piece& piece, const std::vector<const void*>& inputs) {
   const std::int64_t count = piece.elements.count();
   if (flow_.reduces() && layout_.is_one_host())
-    return reduce_in_rank_order(flow_.dtype(), call().op, all,
+    return reduce_in_rank_order(flow_.dtype(), call().op, inputs,
                                 std::array{static_cast<void*>(piece.partial)}, count);
-  if (flow_.reduces()) return reduce_partially(flow_.dtype(), call().op, all, piece.partial, count);
+  if (flow_.reduces())
+    return reduce_partially(flow_.dtype(), call().op, inputs, piece.partial, count);
   std::memset(piece.partial, 0, flow_.bytes(count));
   for (std::size_t i = 0; i < inputs.size(); ++i)
     if (const Elements given = flow_.gives(rank_at(i)) & piece.elements; given.count() > 0)
@@ -306,7 +306,7 @@ void HostCollective::scatter(Block& block, std::int64_t number) {
 void HostCollective::reduce(Block& block) {
   block.scatter.wait(false);
   for (const Piece& piece : block.own) {
-    std::vector<const char*> inputs;
+    std::vector<const void*> inputs;
     for (std::size_t i = 0; i < layout_.own_host().size(); ++i) {
       const Elements given = flow_.gives(rank_at(i)) & piece.elements;
       inputs.push_back(i != layout_.index ? piece.received + i * flow_.bytes(piece.elements.count())

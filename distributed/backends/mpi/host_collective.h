@@ -46,7 +46,7 @@ class HostCollective {
   const std::uint64_t* start_vote(Transfers& vote);
   void finish_vote(Transfers& vote, const std::uint64_t* largest);
   [[noreturn]] void name_disagreement();
-  void combine(const Piece& piece, const std::vector<const char*>& inputs);
+  void combine(const Piece& piece, const std::vector<const void*>& inputs);
   void start_between_hosts(const Piece& piece, Transfers& transfers);
   const char* finish(const Piece& piece);
   void hand_out(const Piece& piece, const char* from, Transfers& transfers, Transfers::Tag tag,

@@ -23,12 +23,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-bool is_finalized() {
-  int flag = 0;
-  MPI_Finalized(&flag);
-  return flag != 0;
-}
-
 // Waits until all processes have come to their exit. Returns an empty text then, else who has not.
 // A rank may evaluate or save for longer than the timeout: while it answers, the others wait. Those
 // that wait for a collective of this rank, and ask, are told that it has departed, unless its own
@@ -228,7 +222,9 @@ void note_missing_rank() { process().rank_is_missing = true; }
 
 bool is_usable() {
   const Process& own = process();
-  return !is_finalized() && !(own.mark && own.mark->is_of_parent());
+  int is_finalized = 0;
+  MPI_Finalized(&is_finalized);
+  return is_finalized == 0 && !(own.mark && own.mark->is_of_parent());
 }
 
 void never_free(std::shared_ptr<void> memory) {
