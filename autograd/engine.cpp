@@ -33,14 +33,13 @@ thread_local const std::string* operation = nullptr;
 // inputs, and closures may keep the tensors that they return.
 class GradientSum {
  public:
-  void add(const Tensor& gradient) {
-    if (!gradient.defined()) return;
+  void add(Tensor gradient) {
     if (!sum_.defined()) {
-      sum_ = gradient;
-      return;
+      sum_ = std::move(gradient);
+    } else if (gradient.defined()) {
+      if (!(sum_.is_exclusive() && sum_.is_dense())) sum_ = sum_.clone();
+      sum_.add_(gradient);
     }
-    if (!(sum_.is_exclusive() && sum_.is_dense())) sum_ = sum_.clone();
-    sum_.add_(gradient);
   }
   Tensor take() { return std::move(sum_); }
   bool is_empty() const { return !sum_.defined(); }
@@ -63,12 +62,12 @@ void expect_one_gradient_per_input(const Node& node, const std::vector<Tensor>& 
 
 // Returns whether `gradient` has 16 bits where its input has float32.
 bool is_narrow(const Tensor& gradient, DType input) {
-  return gradient.defined() && input == float32 && is_floating(gradient.dtype()) &&
-         size_of(gradient.dtype()) == 2;
+  return input == float32 && is_floating(gradient.dtype()) && size_of(gradient.dtype()) == 2;
 }
 
+// Returns a gradient that is_narrow() or has the dtype of its input in that dtype.
 Tensor widened(const Tensor& gradient, DType input) {
-  return is_narrow(gradient, input) ? gradient.to(input) : gradient;
+  return gradient.defined() && gradient.dtype() != input ? gradient.to(input) : gradient;
 }
 
 void expect_like_input(const Node& node, std::size_t i, const Tensor& gradient) {
@@ -187,11 +186,8 @@ std::vector<Tensor> BackwardPass::leaves_reached_alone(const void* group) const 
 
 void BackwardPass::visit(Node& node) {
   if (!node.waits_for_group) compute_deferred_gradients();
-  Tensor gradient;
-  if (const auto found = gradients_.find(&node); found != gradients_.end()) {
-    gradient = found->second.take();
-    gradients_.erase(found);
-  }
+  Tensor gradient = gradients_[&node].take();  // undefined where none has arrived
+  gradients_.erase(&node);
   std::vector<Tensor> gradients(node.edges.size());
   if (gradient.defined()) gradients = apply(node, std::move(gradient));
   compute_deferred_gradients();  // in case an operation that waits for ranks did not
@@ -235,15 +231,11 @@ void BackwardPass::deliver(const Node& node, std::size_t i, Tensor gradient) {
   const Edge& edge = node.edges[i];
   if (!edge.node && !edge.leaf.defined()) return;
   expect_like_input(node, i, gradient);
-  if (edge.node) {
-    gradients_[edge.node.get()].add(widened(gradient, node.dtypes[i]));
-    return;
-  }
+  if (edge.node) return gradients_[edge.node.get()].add(widened(gradient, node.dtypes[i]));
   LeafState& state = leaves_[edge.leaf.id()];
   if (state.outstanding > 1 || !state.gradient.is_empty())
     gradient = widened(gradient, node.dtypes[i]);
-  state.gradient.add(gradient);
-  gradient = {};  // the sum may now hold the only handle
+  state.gradient.add(std::move(gradient));  // the sum may now hold the only handle
   if (--state.outstanding == 0) accumulate(state.leaf, state.gradient.take());
 }
 

@@ -5,6 +5,7 @@
 #include "record.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 namespace tutti {
@@ -23,10 +24,10 @@ Dims all_dims(const Tensor& x) {
 // The shape of a reduction in both forms: with size 1 in the reduced dimensions, and without them.
 struct ReducedShape {
   Shape kept, dropped;
+  std::array<bool, Dims::max_rank> reduced{};
   std::int64_t count = 1;  // the number of elements that are reduced to one
 
   ReducedShape(const char* op, const Shape& shape, const Dims& dims) : kept(shape) {
-    std::array<bool, Dims::max_rank> reduced{};
     for (const std::int64_t dim : dims) {
       const int d = normalize_dim(dim, std::max(shape.size(), 1), op);
       if (reduced[static_cast<std::size_t>(d)])
@@ -38,6 +39,16 @@ struct ReducedShape {
     }
     for (int d = 0; d < shape.size(); ++d)
       if (!reduced[static_cast<std::size_t>(d)]) dropped.push_back(shape[d]);
+  }
+
+  // Returns a result in either form as a view of `shape`, that of the input: each element of the
+  // view is the one to which the element of the input was reduced.
+  Tensor expand(const Tensor& result, const Shape& shape) const {
+    Strides strides = Dims::filled(shape.size(), 0);
+    const bool keeps = result.rank() == shape.size();
+    for (int d = 0, next = 0; d < shape.size(); ++d)
+      if (!reduced[static_cast<std::size_t>(d)]) strides[d] = result.strides()[keeps ? d : next++];
+    return result.alias(shape, strides, result.offset());
   }
 };
 
@@ -125,9 +136,7 @@ Tensor sum(const Tensor& x, const Dims& dims, bool keepdim) {
   const ReducedShape to("sum", x.shape(), dims);
   const DType dtype = is_floating(x.dtype()) ? x.dtype() : int64;
   return record("sum", compute(Reduction::sum, "sum", x, to, keepdim, dtype), {x},
-                [kept = to.kept, shape = x.shape()](const Tensor& g) {
-                  return g.reshape(kept).expand(shape);
-                });
+                [to, shape = x.shape()](const Tensor& g) { return to.expand(g, shape); });
 }
 
 Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
@@ -137,10 +146,9 @@ Tensor mean(const Tensor& x, const Dims& dims, bool keepdim) {
   // The sum of a 16-bit tensor may exceed the range of its dtype when the mean does not.
   const Tensor y = compute(Reduction::sum, "mean", x, to, keepdim, accumulate_dtype(x.dtype())) /
                    count;
-  return record("mean", y.to(x.dtype()), {x},
-                [count, kept = to.kept, shape = x.shape()](const Tensor& g) {
-                  return (g / count).reshape(kept).expand(shape);
-                });
+  return record("mean", y.to(x.dtype()), {x}, [count, to, shape = x.shape()](const Tensor& g) {
+    return to.expand(g / count, shape);
+  });
 }
 
 Tensor var(const Tensor& x, const Dims& dims, const VarianceOptions& options) {

@@ -46,7 +46,8 @@ class Recipe : public std::enable_shared_from_this<Recipe> {
         inputs_(inputs),
         compute_(std::move(compute)) {}
 
-  // Returns the recipe of the tensors with this memory; null if they have none or were changed.
+  // Returns the recipe that lies beside this memory; null if it has ended or the memory has changed
+  // since.
   static std::shared_ptr<Recipe> of(const Storage& storage);
   // Returns the length of the longest chain of recipes among the tensors.
   static int depth_of(const std::vector<Saved>& tensors);
@@ -125,8 +126,7 @@ struct RecipeOfStorage : Storage::Companion {
 }  // namespace
 
 std::shared_ptr<Recipe> Recipe::of(const Storage& storage) {
-  const auto* const beside = static_cast<const RecipeOfStorage*>(storage.recipe.get());
-  std::shared_ptr<Recipe> recipe = beside ? beside->recipe.lock() : nullptr;
+  auto recipe = static_cast<const RecipeOfStorage&>(*storage.recipe).recipe.lock();
   return recipe && recipe->version == storage.version() ? recipe : nullptr;
 }
 
@@ -195,8 +195,9 @@ std::shared_ptr<Recipe> set_recipe(const Tensor& output, std::string name,
 
 Saved::Saved(const Tensor& tensor) {
   if (!tensor.defined()) return;
-  version_ = tensor.storage()->version();
-  if (auto recipe = Recipe::of(*tensor.storage()))
+  const Storage& storage = *tensor.storage();
+  version_ = storage.version();
+  if (auto recipe = storage.recipe ? Recipe::of(storage) : nullptr)
     use_ = std::make_shared<RecipeUse>(std::move(recipe), tensor);
   else tensor_ = tensor.detach();
 }
