@@ -11,6 +11,7 @@ namespace {
 
 // The state that a forward saves for its backward.
 struct BackwardContext {
+  const kernels::BatchNorm& kernels;
   autograd::Saved x, weight, bias, position_weights;
   // The output, from which the backward reads where the ReLU after a residual passed values. Empty
   // on devices that store that as a mask, or if there is no such ReLU.
@@ -39,7 +40,6 @@ struct LocalGradients {
 };
 
 LocalGradients local_gradients(const BackwardContext& context, const Tensor& dy);
-void all_reduce(const BackwardContext& context, const Tensor& sums);
 Tensor input_gradient(const BackwardContext& context, const LocalGradients& local);
 
 // Maps the gradient of the output to the gradients of x, weight, bias and residual; undefined where
@@ -49,12 +49,11 @@ std::vector<Tensor> batch_norm_backward(const BackwardContext& context, const Te
   // This rank's sums of dy and of dy (x - mean) of every channel give its share of the gradients of
   // weight and bias. One collective then adds the sums of all ranks, which the gradient of x needs.
   const LocalGradients local = local_gradients(context, dy);
-  all_reduce(context, local.sums);
+  // What is deferred until then is, for example, a convolution's weight gradient.
+  if (context.all_reduces)
+    all_reduce_packet(local.sums, context.id, Phase::backward, true,
+                      autograd::compute_deferred_gradients);
   return {input_gradient(context, local), local.weight, local.bias, local.residual};
-}
-
-const kernels::BatchNorm& kernels_of(const BackwardContext& context) {
-  return kernels::on(context.x.get().device()).batch_norm;
 }
 
 kernels::SavedForward saved_forward(const BackwardContext& context) {
@@ -90,13 +89,6 @@ LocalGradients allocate(const BackwardContext& context, const Tensor& gradient) 
   return local;
 }
 
-// Adds the sums of all ranks in place.
-void all_reduce(const BackwardContext& context, const Tensor& sums) {
-  if (!context.all_reduces) return;
-  // What was deferred is, for example, a convolution's weight gradient.
-  all_reduce_packet(sums, context.id, Phase::backward, true, autograd::compute_deferred_gradients);
-}
-
 // Makes the output one that is computed again from what the backward keeps in any case, and from
 // the residual. Statistics are not computed again, so that no rank waits for another.
 std::shared_ptr<autograd::Recipe> output_recipe(const Call& call, const Output& output) {
@@ -117,7 +109,8 @@ std::shared_ptr<autograd::Recipe> output_recipe(const Call& call, const Output& 
 }
 
 BackwardContext::BackwardContext(const Call& call, const Output& output)
-    : x(call.x),
+    : kernels(call.kernels()),
+      x(call.x),
       weight(output.normalization.weight),
       bias(output.normalization.bias),
       position_weights(call.position_weights),
@@ -138,7 +131,7 @@ BackwardContext::BackwardContext(const Call& call, const Output& output)
 LocalGradients local_gradients(const BackwardContext& context, const Tensor& dy) {
   LocalGradients local = allocate(context, dy);
   if (!local.sums.defined()) return local;
-  kernels_of(context).gradient_sums(
+  context.kernels.gradient_sums(
       {.dy = local.dy,
        .saved = saved_forward(context),
        .header = context.all_reduces && !local.dy.device().is_cpu()
@@ -164,14 +157,14 @@ Tensor input_gradient(const BackwardContext& context, const LocalGradients& loca
     saved.normalization.mask = {};
   }
   const auto launch = [&](kernels::HeaderReport* report) {
-    kernels_of(context).apply_grad({.dy = local.dy,
-                                    .saved = saved,
-                                    .sums = moments.defined() ? local.sums : Tensor(),
-                                    .moments = moments,
-                                    .position_weights = context.position_weights,
-                                    .eps = context.eps,
-                                    .dx = dx,
-                                    .report = report});
+    context.kernels.apply_grad({.dy = local.dy,
+                                .saved = saved,
+                                .sums = moments.defined() ? local.sums : Tensor(),
+                                .moments = moments,
+                                .position_weights = context.position_weights,
+                                .eps = context.eps,
+                                .dx = dx,
+                                .report = report});
   };
   const auto packet_call = [&] {
     return PacketCall{.id = context.id, .phase = Phase::backward, .input = x.shape()};
