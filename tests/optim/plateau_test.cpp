@@ -77,7 +77,9 @@ TEST(ReduceOnPlateau, AStateThatIsRefusedChangesNothing) {
     state.erase(state.begin() + static_cast<std::ptrdiff_t>(i));
     expect_refused(state, good[i].first.c_str());
   }
-  StateDict more = good;
+  StateDict grows = good, more = good;
+  grows[0].second = scalar(2, {.dtype = float64});
+  expect_refused(grows, "factor must be a number from 0 to 1");
   more.emplace_back("more", scalar(1));
   expect_refused(more, "4 tensors");
   other.load_state_dict(good);

@@ -29,6 +29,8 @@ TEST(Simulator, AJobSucceedsOnHostsOfAnySizes) {
       for (int program = 0; program < operation_programs; ++program)
         expect_success(simulate_operations(layout, 1, program));
     }
+  // Data of 60,000 bytes are inline only where no host has more than 8 ranks.
+  expect_success(simulate_large_operations({.host_sizes = {10, 1}}, 1, 15'000));
 }
 
 // What the ranks sent in a phase of the program, the most that one of them sent, and how long it
