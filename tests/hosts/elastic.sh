@@ -11,7 +11,7 @@ make_hosts 4
 rm -rf "$folder"
 mkdir -p "$folder"
 job_folder=$folder
-arguments=(--dataset synthetic --lr 0.001 --threads 1 --batch-size 16 --max-steps 40 --checkpoint-every 5 --log-every 1
+arguments=(--dataset synthetic --lr 0.0003 --threads 1 --batch-size 16 --max-steps 40 --checkpoint-every 5 --log-every 1
   --timeout 4)
 printf 'host%s slots=1\n' 0 1 2 3 > "$folder/hosts"
 
