@@ -131,6 +131,7 @@ Tensor autograd::sum_to(const Tensor& x, const Shape& shape) {
 
 Tensor Tensor::reshape(Shape wanted) const {
   const Shape target = infer_shape(*this, wanted);
+  if (target == shape()) return *this;
   const auto strides = numel() == 0 ? std::optional(dense_strides(target))
                                     : view_strides(*this, target);
   if (!strides) return contiguous().reshape(target);

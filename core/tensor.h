@@ -106,7 +106,7 @@ class Tensor {
   // ---- Views. They share the storage, and the gradient flows back through them.
 
   /// Returns the elements in another shape, in which one size may be -1. Copies only if no view has
-  /// that shape.
+  /// that shape; returns the tensor itself if it has it already.
   Tensor reshape(Shape shape) const;
   Tensor flatten(std::int64_t first = 0, std::int64_t last = -1) const;
   Tensor permute(const Dims& order) const;

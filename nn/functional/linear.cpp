@@ -23,52 +23,42 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   for (const Tensor& parameter : {weight, bias}) autograd::expect_parameter("linear", x, parameter);
 }
 
-// Returns a view of a matrix, without history.
-Tensor transposed(const Tensor& m) {
-  return m.alias({m.size(1), m.size(0)}, {m.strides()[1], m.strides()[0]}, m.offset());
-}
-
 }  // namespace
 
 Tensor linear(const Tensor& given, const Tensor& weight, const Tensor& bias) {
   const Tensor cast = autocast("linear", given);
   check(cast, weight, bias);
   const std::int64_t outs = weight.shape()[0], ins = weight.shape()[1];
-  const bool is_matrix = cast.rank() == 2;
-  const Tensor x =
-      (is_matrix ? cast : cast.reshape({product(cast.shape(), 0, cast.rank() - 1), ins}))
-          .contiguous();
+  const Tensor x = cast.reshape({product(cast.shape(), 0, cast.rank() - 1), ins}).contiguous();
   const Tensor w = weight.contiguous(), b = bias.defined() ? bias.contiguous() : bias;
 
   const auto& kernels = kernels::on(x.device());
   const Tensor y = empty({x.shape()[0], outs}, {x.dtype(), x.device()});
   const Tensor used = x.device().is_cuda() ? kernels::rounded_weight(w.detach(), x.dtype())
                                            : w.detach();
-  kernels.matmul(x.detach(), transposed(used), b.defined() ? b.detach() : b, y);
+  kernels.matmul(x.detach(), used.transpose(0, 1), b.defined() ? b.detach() : b, y);
 
   const bool for_x = autograd::needs_grad(x), for_w = autograd::needs_grad(w),
              for_b = autograd::needs_grad(b);
-  const Tensor out =
-      autograd::record("linear", y, {x, w, b},
-                       [&kernels, for_x, for_w, for_b, used, x = autograd::Saved(x.detach()),
-                        w = autograd::Saved(w.detach()),
-                        b_dtype = b.defined() ? b.dtype() : x.dtype()](const Tensor& gradient) {
-                         const Tensor dy = gradient.contiguous();
-                         std::vector<Tensor> result(3);
-                         if (for_x) {
-                           w.get();  // Throws if the weight was changed in place.
-                           kernels.matmul(dy, used, {}, result[0] = empty_like(x.get()));
-                         }
-                         if (for_w)
-                           kernels.matmul(transposed(dy), x, {}, result[1] = empty_like(w.get()));
-                         if (for_b) {
-                           const Tensor db = empty({1, dy.shape()[1]}, {b_dtype, dy.device()});
-                           kernels.reduce.reduce(kernels::Reduction::sum, dy, db);
-                           result[2] = db.alias({dy.shape()[1]}, {1}, 0);
-                         }
-                         return result;
-                       });
-  if (is_matrix) return out;
+  const Tensor out = autograd::record(
+      "linear", y, {x, w, b},
+      [&kernels, for_x, for_w, for_b, used, x = autograd::Saved(x.detach()),
+       w = autograd::Saved(w.detach()),
+       b_dtype = b.defined() ? b.dtype() : x.dtype()](const Tensor& gradient) {
+        const Tensor dy = gradient.contiguous();
+        std::vector<Tensor> result(3);
+        if (for_x) {
+          w.get();  // Throws if the weight was changed in place.
+          kernels.matmul(dy, used, {}, result[0] = empty_like(x.get()));
+        }
+        if (for_w) kernels.matmul(dy.transpose(0, 1), x, {}, result[1] = empty_like(w.get()));
+        if (for_b) {
+          const Tensor db = empty({1, dy.shape()[1]}, {b_dtype, dy.device()});
+          kernels.reduce.reduce(kernels::Reduction::sum, dy, db);
+          result[2] = db.alias({dy.shape()[1]}, {1}, 0);
+        }
+        return result;
+      });
   Shape shape = given.shape();
   shape[shape.size() - 1] = outs;
   return out.reshape(shape);
