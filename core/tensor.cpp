@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <ostream>
+#include <utility>
 
 namespace tutti {
 
@@ -23,20 +24,6 @@ bool same_strides(const Shape& shape, const Strides& a, const Strides& b) {
   for (int i = 0; i < shape.size(); ++i)
     if (shape[i] != 1 && a[i] != b[i]) return false;
   return true;
-}
-
-// Returns the dimensions of more than one element, those with the smallest strides first.
-Dims dims_by_stride(const Shape& shape, const Strides& strides) {
-  Dims dims;
-  for (int d = 0; d < shape.size(); ++d) {
-    if (shape[d] <= 1) continue;
-    dims.push_back(d);
-    for (int at = dims.size() - 1; at > 0; --at) {
-      if (strides[static_cast<int>(dims[at - 1])] <= strides[d]) break;
-      std::swap(dims[at - 1], dims[at]);
-    }
-  }
-  return dims;
 }
 
 void expect_inside(const Storage& storage, const Shape& shape, const Strides& strides,
@@ -109,22 +96,25 @@ MemoryFormat Tensor::memory_format() const {
 
 // A dimension whose stride does not lead beyond the smaller ones together may visit their elements.
 bool Tensor::has_overlapping_elements() const {
-  if (numel() == 0) return false;  // whatever the strides are
-  std::int64_t reach = 0;          // of the dimensions with smaller strides
-  for (const std::int64_t d : dims_by_stride(shape(), strides())) {
-    const std::int64_t stride = strides()[static_cast<int>(d)];
-    if (stride <= reach) return true;
-    reach += stride * (shape()[static_cast<int>(d)] - 1);
+  if (is_dense()) return false;
+  const auto is_before = [this](int a, int b) {
+    return std::pair(strides()[a], a) < std::pair(strides()[b], b);
+  };
+  for (int d = 0; d < rank(); ++d) {
+    std::int64_t reach = 0;  // of the dimensions with smaller strides
+    for (int e = 0; e < rank(); ++e)
+      if (is_before(e, d)) reach += strides()[e] * (shape()[e] - 1);
+    if (shape()[d] > 1 && strides()[d] <= reach) return true;
   }
   return false;
 }
 
 bool Tensor::is_dense() const {
-  if (numel() == 0) return true;
   std::int64_t step = 1;
-  for (const std::int64_t each : dims_by_stride(shape(), strides())) {
-    const int d = static_cast<int>(each);
-    if (strides()[d] != step) return false;
+  while (step < numel()) {  // each dimension follows the one whose elements fill its stride
+    int d = 0;
+    while (d < rank() && (strides()[d] != step || shape()[d] == 1)) ++d;
+    if (d == rank()) return false;
     step *= shape()[d];
   }
   return true;

@@ -11,13 +11,18 @@ namespace tutti::kernels::cpu::TUTTI_CPU_LEVEL {
 
 TensorIterator::TensorIterator(std::initializer_list<const Tensor*> tensors)
     : tensors_(tensors.size()) {
+  const Tensor& first = **tensors.begin();
+  const auto lies_as_first = [&first](const Tensor* each) {
+    return each->strides() == first.strides() && each->shape() == first.shape();
+  };
+  if (first.numel() == 1 || (first.is_dense() && std::ranges::all_of(tensors, lies_as_first))) {
+    shape_ = {first.numel()};
+    strides_.fill({1});
+    return;
+  }
   const MergedDims merged = merge_dims({tensors.begin(), tensors.size()});
   shape_ = merged.shape;
   std::copy_n(merged.strides.begin(), tensors_, strides_.begin());
-  if (shape_.empty()) {
-    shape_ = {1};
-    strides_.fill({0});
-  }
   if (shape_.size() > 1) {
     make_blocks_long();
     tile_transposed();
