@@ -54,12 +54,12 @@ bool misreads_single_columns(const Tensor& w, const ConvOptions& options, const 
 // The numbers of a convolution's tensors among the pointers of a call.
 enum Number : std::size_t { number_of_x, number_of_w, number_of_y, number_of_bias };
 
-// A convolution whose x, w and y may also be their gradients. One with kernels of one element and
-// without stride is a product over all positions, which it sees as those of one long row.
+// A convolution whose x, w and y may also be their gradients.
 struct Convolution {
   Tensor x, w, y, bias;
   ConvOptions options;
-  bool is_last = true;  // channels_last, else contiguous
+  bool is_last = true;      // channels_last, else contiguous
+  bool is_product = false;  // of which the positions of all images are one long row
 
   Convolution(const Tensor& x_tensor, const Tensor& w_tensor, const Tensor& y_tensor,
               const Tensor& bias_tensor, const ConvOptions& given)
@@ -71,7 +71,16 @@ struct Convolution {
           "convolution: expected input {} and output {} to be both contiguous or both "
           "channels_last",
           to_string(x.shape()), to_string(y.shape()));
-    if (!is_product()) return;
+  }
+
+  /// Makes a product of a convolution with kernels of one element and without stride or padding.
+  void merge_positions() {
+    const auto all = [](const Dims& dims, std::int64_t value) {
+      return std::ranges::all_of(dims, [=](std::int64_t d) { return d == value; });
+    };
+    is_product = is_last && options.groups == 1 && w.numel() == w.size(0) * w.size(1) &&
+                 all(options.stride, 1) && all(options.padding, 0);
+    if (!is_product) return;
     x = as_row(x), y = as_row(y);
     w = w.alias({w.size(0), w.size(1), 1}, {w.strides()[0], w.strides()[1], 1}, w.offset());
     options = {};
@@ -79,13 +88,6 @@ struct Convolution {
 
   MemoryFormat format() const {
     return is_last ? MemoryFormat::channels_last : MemoryFormat::contiguous;
-  }
-  bool is_product() const {
-    const auto all = [](const Dims& dims, std::int64_t value) {
-      return std::ranges::all_of(dims, [=](std::int64_t d) { return d == value; });
-    };
-    return is_last && options.groups == 1 && w.numel() == w.size(0) * w.size(1) &&
-           all(options.stride, 1) && all(options.padding, 0);
   }
   std::int64_t stride() const { return options.stride[0]; }
   std::int64_t padding() const { return options.padding[0]; }
@@ -110,7 +112,7 @@ struct Convolution {
     } else if (!is_last) {
       work.channels = options.groups;
     }
-    if (is_product()) work.row_unit = positions_at_a_time;
+    if (is_product) work.row_unit = positions_at_a_time;
     else if (x.rank() == 3) work.row_unit = 2;  // as reads_unwritten_memory() asks
     return work;
   }
@@ -310,9 +312,12 @@ void add_backward_weight(Plan& plan, const Convolution& c, const ConvPart& part,
 
 bool convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
                          const ConvOptions& options, const Tensor& y) {
-  if (misses_padded_windows(w, options) || misreads_single_columns(w, options, y)) return false;
   const auto build = [&](Plan& plan, int threads) {
-    const Convolution c(x, w, y, bias, options);
+    if (misses_padded_windows(w, options) || misreads_single_columns(w, options, y))
+      throw dnnl::error(dnnl_unimplemented, "a fault of this version");
+    Convolution c(x, w, y, bias, options);
+    // oneDNN's best kernel for AMX computes two images or more.
+    if (x.dtype() != bfloat16 || !has_amx()) c.merge_positions();
     const Work work = work_of_outputs(c);
     for (const Blocks& share : divide(work, threads)) {
       plan.add_share();
@@ -327,7 +332,8 @@ bool convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
 bool convolution_backward_input(const Tensor& dy, const Tensor& w, const ConvOptions& options,
                                 const Tensor& dx) {
   const auto build = [&](Plan& plan, int threads) {
-    const Convolution c(dx, w, dy, {}, options);
+    Convolution c(dx, w, dy, {}, options);
+    c.merge_positions();
     const Work work = work_of_inputs(c);
     for (const Blocks& share : divide(work, threads)) {
       plan.add_share();
@@ -347,7 +353,8 @@ bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOp
     return true;
   }
   const auto build = [&](Plan& plan, int threads) {
-    const Convolution c(x, dw, dy, db, options);
+    Convolution c(x, dw, dy, db, options);
+    c.merge_positions();
     Work work = work_of_outputs(c);
     work.adds_rows = true;
     const std::vector<Blocks> shares = divide(work, threads);
