@@ -16,7 +16,7 @@ file(GLOB TUTTI_SOURCES CONFIGURE_DEPENDS
 if(TUTTI_HAS_ONEDNN)
   list(FILTER TUTTI_SOURCES EXCLUDE REGEX "/onednn_unavailable\\.cpp$")
 else()
-  list(FILTER TUTTI_SOURCES EXCLUDE REGEX "/onednn(_primitive|_matmul|_exit)?\\.cpp$")
+  list(FILTER TUTTI_SOURCES EXCLUDE REGEX "/onednn(_primitive|_matmul|_limits|_exit)?\\.cpp$")
 endif()
 
 set(TUTTI_HAS_MPI OFF)

@@ -5,6 +5,7 @@
 
 #include "../../core/create.h"
 #include "onednn.h"
+#include "onednn_limits.h"
 #include "packed_weights.h"
 #include "reference.h"
 #include "winograd.h"

@@ -5,6 +5,7 @@
 #include "../../core/cpu_level.h"
 #include "../../core/create.h"
 #include "onednn.h"
+#include "onednn_limits.h"
 #include "reference.h"
 
 #include <optional>

@@ -1,8 +1,9 @@
-// Convolutions by oneDNN, and which of them its versions compute wrongly.
+// Convolutions by oneDNN.
 #include "onednn.h"
 
 #include "../../core/create.h"
 #include "../kernels.h"
+#include "onednn_limits.h"
 #include "onednn_primitive.h"
 #include "onednn_shares.h"
 
@@ -11,45 +12,6 @@
 
 namespace tutti::kernels::cpu::onednn {
 namespace {
-
-// Returns whether oneDNN uses all instructions of `isa`, of which each is a bit.
-bool has_isa(dnnl::cpu_isa isa) {
-  const int bits = static_cast<int>(isa);
-  return (static_cast<int>(dnnl::get_effective_cpu_isa()) & bits) == bits;
-}
-
-// Returns whether oneDNN is older than `major`.`minor`. The version is that at run time: a shared
-// library may be newer than its header.
-bool is_older_than(int major, int minor) {
-  static const dnnl_version_t version = *dnnl_version();
-  return version.major < major || (version.major == major && version.minor < minor);
-}
-
-bool has_stride(const ConvOptions& options) {
-  return std::ranges::any_of(options.stride, [](auto step) { return step > 1; });
-}
-
-// Returns whether the forward may be wrong or crash because a whole window lies in the padding.
-// oneDNN 3.7.2 does both in three spatial dimensions with groups: it returns wrong bfloat16 numbers
-// and crashes in float32. Versions as for needs_plain_strides().
-bool misses_padded_windows(const Tensor& w, const ConvOptions& options) {
-  if (is_older_than(3, 3)) return false;
-  for (int d = 0; d < options.padding.size(); ++d)
-    if (options.padding[d] > options.dilation[d] * (w.shape()[d + 2] - 1)) return true;
-  return false;
-}
-
-// Returns whether the forward may be wrong because `y` is one column of several rows, computed from
-// one channel of `x` for each group by wide kernels that stride. oneDNN 3.7.2 is in two spatial
-// dimensions in half of such convolutions, in float32 and bfloat16, on a processor with AVX-512. In
-// three it also is where only another dimension has a stride, and where `y` has more columns.
-// Versions as for needs_plain_strides().
-bool misreads_single_columns(const Tensor& w, const ConvOptions& options, const Tensor& y) {
-  if (is_older_than(3, 3) || w.size(1) > 1) return false;
-  const bool is_column = y.size(-1) == 1 && y.numel() > y.size(0) * y.size(1);
-  if (w.rank() == 5) return has_stride(options);
-  return is_column && w.size(-1) > 1 && options.stride[options.stride.size() - 1] > 1;
-}
 
 // The numbers of a convolution's tensors among the pointers of a call.
 enum Number : std::size_t { number_of_x, number_of_w, number_of_y, number_of_bias };
@@ -313,7 +275,7 @@ void add_backward_weight(Plan& plan, const Convolution& c, const ConvPart& part,
 bool convolution_forward(const Tensor& x, const Tensor& w, const Tensor& bias,
                          const ConvOptions& options, const Tensor& y) {
   const auto build = [&](Plan& plan, int threads) {
-    if (misses_padded_windows(w, options) || misreads_single_columns(w, options, y))
+    if (misreads_windows(w, options, y))
       throw dnnl::error(dnnl_unimplemented, "a fault of this version");
     Convolution c(x, w, y, bias, options);
     // The best kernel of oneDNN 2.6.3 for AMX computes two images or more.
@@ -374,29 +336,6 @@ bool convolution_backward_weight(const Tensor& x, const Tensor& dy, const ConvOp
   };
   return run_cached("convolution backward", PlanKey('w', {x, dy, dw, db}, options),
                     {pointer(x), pointer(dw), pointer(dy), pointer(db)}, build);
-}
-
-bool has_amx() {
-  static const bool has = has_isa(dnnl::cpu_isa::avx512_core_amx);
-  return has;
-}
-
-bool emulates_bfloat16() {
-  static const bool emulates = !has_isa(dnnl::cpu_isa::avx512_core_bf16);
-  return emulates;
-}
-
-bool needs_plain_strides() { return !is_older_than(3, 3); }
-
-bool reads_unwritten_memory(const Tensor& x, const ConvOptions& options) {
-  const bool is_padded = std::ranges::any_of(options.padding, [](auto size) { return size > 0; });
-  return x.shape()[x.rank() - 1] < options.stride[x.rank() - 3] || (x.rank() == 5 && is_padded);
-}
-
-bool misreads_bfloat16(const Tensor& dy, const Tensor& w, const ConvOptions& options) {
-  if (!is_older_than(3, 3)) return options.groups > 1 && has_stride(options);
-  const bool is_pointwise = w.numel() == w.size(0) * w.size(1);
-  return is_older_than(2, 7) && is_pointwise && dy.size(1) / options.groups % 2 == 1;
 }
 
 }  // namespace tutti::kernels::cpu::onednn

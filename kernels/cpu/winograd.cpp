@@ -3,6 +3,7 @@
 #include "../../core/cpu_level.h"
 #include "../../core/create.h"
 #include "onednn.h"
+#include "onednn_limits.h"
 #include "packed_weights.h"
 
 #include <algorithm>
