@@ -47,8 +47,8 @@ struct Grid {
 // Costs are counted in multiplications. A core of an EPYC 7003 (Zen 3, AVX2) makes some 40 of them
 // in a nanosecond, moves an element in the time of 16, and needs 2.5 us for a call.
 constexpr double cost_of_element = 16, cost_of_call = 1e5;
-/// The least work that is worth another thread: 50 us.
-constexpr double least_of_share = 2e6;
+/// The least work that is worth another thread: 25 us.
+constexpr double least_of_share = 1e6;
 
 /// Returns the cost of the largest share.
 inline double cost_of_share(const Work& work, const Grid& grid) {

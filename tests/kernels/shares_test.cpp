@@ -97,16 +97,15 @@ TEST(Shares, KeepThreadsBusy) {
       }
 }
 
-TEST(Shares, OfLittleWorkAreOne) {
-  // A layer of ResNet-20 on one picture of 28 x 28.
-  const Work work{.rows = 28,
-                  .channels = 16,
-                  .channel_unit = 16,
-                  .multiplications = 28 * 28 * 16 * 16 * 9,
-                  .x = 28 * 28 * 16,
-                  .w = 16 * 16 * 9,
-                  .y = 28 * 28 * 16};
-  EXPECT_EQ(onednn::divide(work, 64).size(), 1u);
+TEST(Shares, HaveOneMillionMultiplicationsEach) {
+  // A layer of ResNet-20 on one picture, which has 2,304 multiplications for each position.
+  const auto shares_of = [](std::int64_t side) {
+    const auto positions = static_cast<double>(side * side);
+    const Work work{.rows = side, .multiplications = positions * 2304, .x = positions * 16};
+    return onednn::divide(work, 64).size();
+  };
+  EXPECT_EQ(shares_of(16), 1u);
+  EXPECT_EQ(shares_of(28), 2u);
 }
 
 // A convolution and its gradients, computed with any number of threads.
