@@ -99,9 +99,8 @@ TEST(Shares, KeepThreadsBusy) {
 
 TEST(Shares, HaveOneMillionMultiplicationsEach) {
   // A layer of ResNet-20 on one picture, which has 2,304 multiplications for each position.
-  const auto shares_of = [](std::int64_t side) {
-    const auto positions = static_cast<double>(side * side);
-    const Work work{.rows = side, .multiplications = positions * 2304, .x = positions * 16};
+  const auto shares_of = [](int side) {
+    const Work work{.rows = side, .multiplications = 2304.0 * side * side, .x = 16.0 * side * side};
     return onednn::divide(work, 64).size();
   };
   EXPECT_EQ(shares_of(16), 1u);

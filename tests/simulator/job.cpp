@@ -9,6 +9,7 @@
 
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -91,6 +92,9 @@ Job simulate(const Layout& layout, std::uint64_t seed, Time limit,
     CPU_ZERO(&one);
     CPU_SET(sched_getcpu(), &one);
     sched_setaffinity(0, sizeof(one), &one);
+    // The kernel looks for the thread that a futex wakes in one of some 16 lists. A job has
+    // thousands of threads, so it asks for more lists, which Linux grants from 6.16 on.
+    prctl(78 /* PR_FUTEX_HASH */, 1 /* PR_FUTEX_HASH_SET_SLOTS */, 4096, 0, 0);
     run_job(layout, seed, limit, main);
     _exit(0);
   }
