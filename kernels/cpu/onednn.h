@@ -5,8 +5,8 @@
 
 #include "../options.h"
 
-/// Each function that computes returns false and does nothing if oneDNN has no kernel for these
-/// dtypes on this processor; convolution_forward() also where oneDNN's kernel is known to be wrong.
+/// Each function returns false and does nothing if oneDNN has no kernel for these dtypes on this
+/// processor; convolution_forward() also where oneDNN's kernel is known to be wrong.
 namespace tutti::kernels::cpu::onednn {
 
 /// Keeps the reordered weight where PackedWeights::of(w) is not null.
