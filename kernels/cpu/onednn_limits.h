@@ -24,10 +24,10 @@ bool emulates_bfloat16();
 /// in 3.11 (its issue 4396).
 bool needs_plain_strides();
 
-/// Returns whether convolution_forward() may be wrong or crash. Two faults of oneDNN 3.7.2 are
-/// known. Where a whole window lies in the padding, in three spatial dimensions with groups, it
-/// returns wrong bfloat16 numbers and crashes in float32. Where wide kernels with a stride compute
-/// one column of several rows from one channel for each group, half of the results in two spatial
+/// Returns whether convolution_forward() may be wrong or crash. Two faults of 3.7.2 are known.
+/// Where a whole window lies in the padding, in three spatial dimensions with groups, it returns
+/// wrong bfloat16 numbers and crashes in float32. Where wide kernels with a stride compute one
+/// column of several rows from one channel for each group, half of such convolutions in two spatial
 /// dimensions are wrong on a processor with AVX-512, in float32 and bfloat16; in three dimensions
 /// also where only another one has a stride, and where `y` has more columns. Versions as for
 /// needs_plain_strides().

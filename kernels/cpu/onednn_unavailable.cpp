@@ -21,7 +21,6 @@ bool matmul(const Tensor&, const Tensor&, const Tensor&, const Tensor&) { return
 bool has_amx() { return false; }
 bool emulates_bfloat16() { return false; }
 bool needs_plain_strides() { return false; }
-bool misreads_windows(const Tensor&, const ConvOptions&, const Tensor&) { return false; }
 bool reads_unwritten_memory(const Tensor&, const ConvOptions&) { return false; }
 bool misreads_bfloat16(const Tensor&, const Tensor&, const ConvOptions&) { return false; }
 
